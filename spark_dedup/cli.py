@@ -1,0 +1,217 @@
+"""The command line: arguments -> settings -> one call -> exit code.
+
+Results go to stdout, progress and errors to stderr. Exit code 0: done; 1: failed; 2: wrong usage or settings.
+The same entry point serves `spark-dedup`, `python -m spark_dedup`, `spark-submit` and a wheel task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_dedup.config import DedupConfig, as_dict, fingerprint, load_config
+from spark_dedup.errors import ConfigError, SparkDedupError
+
+if TYPE_CHECKING:
+    from spark_dedup.progress import Progress
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    top = argparse.ArgumentParser(
+        prog="spark-dedup", description="Find near-duplicate passages in lakehouse tables, and say what the search could have missed."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    settings = argparse.ArgumentParser(add_help=False)
+    settings.add_argument("--config", metavar="FILE", help="YAML file with settings")
+    settings.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="one setting; may be repeated")
+
+    output = argparse.ArgumentParser(add_help=False)
+    loudness = output.add_mutually_exclusive_group()
+    loudness.add_argument("--quiet", action="store_true", help="no progress; only the result")
+    loudness.add_argument("--json", action="store_true", help="result and progress as JSON")
+
+    run = commands.add_parser("run", parents=[settings, output], help="find near-duplicates and write the tables")
+    run.add_argument("--rebuild", action="store_true", help="start over; stored embeddings of the same model are kept")
+    run.set_defaults(call=run_command)
+
+    demo = commands.add_parser("demo", parents=[output], help="the whole job on a sample that comes with the package")
+    demo.add_argument("--folder", default="demo-output", help="where its tables and its report go (default: %(default)s)")
+    demo.add_argument("--encoder", default="use", help="use or sentence-transformers (default: %(default)s)")
+    demo.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="one setting; may be repeated")
+    demo.set_defaults(call=demo_command)
+
+    report = commands.add_parser("report", parents=[output], help="show what the newest run of a store found")
+    report.add_argument("--store", required=True, help="catalog schema or folder")
+    report.add_argument("--html", metavar="FILE", help="write the page as one HTML file too")
+    report.add_argument("--pairs", type=int, default=6, help="pairs to show of each kind (default: %(default)s)")
+    report.set_defaults(call=report_command)
+
+    doctor = commands.add_parser("doctor", parents=[settings], help="is everything there that the job needs?")
+    doctor.set_defaults(call=doctor_command)
+
+    config = commands.add_parser("config", help="settings")
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", parents=[settings], help="print the effective settings, what is allowed, and the fingerprint")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    show.set_defaults(call=show_command)
+
+    jars = commands.add_parser("jars", help="fetch the jars that a local session needs")
+    jars.add_argument("--folder", metavar="DIR", help="where to put them (default: .jars here if it exists, else the user's cache)")
+    jars.set_defaults(call=jars_command)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as e:  # argparse has printed why
+        return int(e.code or 0)
+    try:
+        return int(arguments.call(arguments))
+    except SparkDedupError as e:
+        say(f"error: {e}")
+        return USAGE if isinstance(e, ConfigError) else FAILED
+    except KeyboardInterrupt:
+        say("stopped; the next run goes on from the last finished stage")
+        return FAILED
+    except ModuleNotFoundError as e:
+        if e.name not in ("pyspark", "py4j"):
+            raise
+        say("error: pyspark is not installed in this Python\nhint: pip install 'spark-dedup[spark35]', or run on a cluster that brings Spark")
+        return FAILED
+
+
+def entry() -> None:
+    """Console entry point: leaves with the exit code of `main`.
+
+    Some platforms take every `SystemExit` of a wheel task for a failure, so success returns.
+    """
+    code = main()
+    if code:
+        sys.exit(code)
+
+
+def say(text: str) -> None:
+    """Write one message to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def put(text: str) -> None:
+    """Write a result to stdout."""
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+def progress_of(arguments: argparse.Namespace) -> Progress:
+    """Progress on stderr in the manner that was asked for."""
+    from spark_dedup.progress import Progress
+
+    return Progress(mode="quiet" if arguments.quiet else "json" if arguments.json else "auto")
+
+
+def page_width() -> int:
+    """Columns of the terminal, within what reads well."""
+    return max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup run`."""
+    config = load_config(arguments.config, arguments.overrides)
+    from spark_dedup.pipeline import run
+    from spark_dedup.report.render import render_run
+
+    manifest = run(config, rebuild=arguments.rebuild, progress=progress_of(arguments))
+    put(manifest.to_json() if arguments.json else render_run(manifest, width=page_width(), color=sys.stdout.isatty()))
+    return OK
+
+
+def demo_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup demo`."""
+    from spark_dedup.demo import demo_config, next_steps, write_source
+
+    folder = Path(arguments.folder)
+    config = demo_config(folder, arguments.encoder, arguments.overrides)
+    from spark_dedup.pipeline import run
+    from spark_dedup.report.collect import collect
+    from spark_dedup.report.render import render_html, render_text
+    from spark_dedup.session import get_session
+    from spark_dedup.store import TableStore
+
+    spark = get_session(None)
+    write_source(spark, folder)
+    manifest = run(config, spark, progress=progress_of(arguments))
+    summary = collect(TableStore(spark, config.store), manifest, next_steps=next_steps(folder, config))
+    (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
+    put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty()))
+    return OK
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup report`."""
+    from spark_dedup.pipeline import stored_manifest
+    from spark_dedup.report.collect import collect
+    from spark_dedup.report.render import render_html, render_text
+    from spark_dedup.session import get_session
+    from spark_dedup.store import TableStore
+
+    if arguments.pairs < 0:
+        raise ConfigError([f"--pairs must be a whole number >= 0, got {arguments.pairs}"])
+    store = TableStore(get_session(None), arguments.store)
+    manifest = stored_manifest(store)
+    summary = collect(store, manifest, pairs=arguments.pairs)
+    if arguments.html:
+        Path(arguments.html).write_text(render_html(summary), encoding="utf-8")
+    put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty()))
+    return OK
+
+
+def doctor_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup doctor`."""
+    config = None
+    if arguments.config or arguments.overrides:
+        config = load_config(arguments.config, arguments.overrides)
+    from spark_dedup.doctor import run_doctor
+
+    text, healthy = run_doctor(config)
+    put(text)
+    return OK if healthy else FAILED
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup config show`."""
+    from spark_dedup.settings_page import settings_text
+
+    overrides = list(arguments.overrides)
+    if arguments.config is None:
+        defaults = {"source.table": "<table>", "source.id": "<id>", "source.text": "<text>", "store": "<store>"}
+        given = {text.partition("=")[0] for text in overrides}
+        overrides = [f"{k}={v}" for k, v in defaults.items() if k not in given] + overrides
+    config: DedupConfig = load_config(arguments.config, overrides)
+    if arguments.json:
+        put(json.dumps({"settings": as_dict(config), "fingerprint": fingerprint(config)}, indent=2, ensure_ascii=False))
+    else:
+        put(settings_text(config))
+    return OK
+
+
+def jars_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup jars`."""
+    from spark_dedup.jars import main as fetch
+
+    return fetch([arguments.folder] if arguments.folder else [])

@@ -1,0 +1,484 @@
+"""Settings: defaults, allowed values, loading, and the fingerprint. The only place where a default is stated."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import re
+import types
+import typing
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_dedup.errors import ConfigError
+
+FORMATS = ("table", "delta", "parquet", "json")
+REQUIRED = dataclasses.MISSING
+
+DEFAULT_RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
+"""Accepts additions and cuts, refuses replacements: cosine alone merges filled-in copies of one form."""
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    result: bool = True,
+) -> Any:
+    """Declare one setting.
+
+    Args:
+        default: Its default, or `REQUIRED`.
+        doc: What it does, one sentence; the reference page is made from these.
+        low: Least allowed number.
+        high: Largest allowed number.
+        above: Numbers must be larger than this.
+        choices: Allowed words, beside numbers where the type allows both.
+        result: Whether it can change the tables. Only such settings enter the fingerprint.
+    """
+    metadata = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices, "result": result}
+    if default is REQUIRED:
+        return field(metadata=metadata)
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Section:
+    """Base of all sections: checks types and ranges of every field when an instance is made."""
+
+    def __post_init__(self) -> None:
+        problems = list(field_problems(self, ""))
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig(Section):
+    """Where the texts come from."""
+
+    table: str = setting(REQUIRED, "Catalog name of one to three parts (back-ticks allowed), or a path together with `format`.")
+    format: str = setting("table", "`table` for a catalog name; `delta`, `parquet` or `json` (lines) for a path.", choices=FORMATS)
+    id: str = setting(REQUIRED, "Column that identifies a row: string, int or bigint; unique and never null.")
+    text: str = setting(REQUIRED, "Column with the text, or a SQL expression such as `concat_ws('\\n', title, body)`.")
+    version: int | None = setting(None, "Delta version to read; null reads the newest and records which one it was.", low=0)
+    duplicate_ids: str = setting(
+        "refuse",
+        "`refuse` stops when an id repeats; `drop_equal` keeps one of several rows with the same id and the same text, "
+        "and still stops where the texts differ.",
+        choices=("refuse", "drop_equal"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactConfig(Section):
+    """The exact key, and where groups of exact copies go."""
+
+    lowercase: bool = setting(False, "Lower-case the text before hashing (Python `str.lower`, the same in every locale).")
+    strip_punctuation: bool = setting(False, "Remove characters of the Unicode categories P* before hashing.")
+    route: str = setting(
+        "representative",
+        "`representative` sends one text of each group of copies into the search; `bypass` keeps such groups out of it, "
+        "and the run then states how many pairs it can not see.",
+        choices=("representative", "bypass"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedConfig(Section):
+    """How texts become vectors."""
+
+    encoder: str = setting(
+        "sentence-transformers",
+        "`sentence-transformers`, `use`, `column`, or `package.module:factory` for an object of your own with the method "
+        "`encode(list[str]) -> float32 (n, d)`.",
+    )
+    model: str = setting(
+        "sentence-transformers/all-MiniLM-L6-v2", "Model name or folder for `sentence-transformers`; `package:NAME` takes the folder a Python package ships."
+    )
+    revision: str | None = setting(None, "Model revision (commit or tag) for `sentence-transformers`; null takes the newest.")
+    column: str | None = setting(None, "Source column of type array<float> or array<double> for `encoder: column`.")
+    batch_size: int = setting(64, "Texts that the model sees at once.", low=1, high=65536, result=False)
+    device: str = setting("auto", "`auto`, or a torch device such as `cpu` or `cuda:0`.", result=False)
+    rows_per_commit: int = setting(
+        65536, "Vectors stored by one commit: what a crash in the middle can cost at most.", low=1024, result=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Section):
+    """The self-join by nearest neighbours."""
+
+    engine: str = setting("hnsw", "`hnsw`: FAISS HNSW shards.", choices=("hnsw",))
+    neighbours: int = setting(50, "Neighbours that every vector asks for, itself excluded (m).", low=1, high=10_000)
+    floor: float = setting(0.85, "Loose cosine floor; pairs below it are not stored. In (0, 1].", above=0.0, high=1.0)
+    links: int = setting(32, "Links of a vector in the HNSW graph (M).", low=2, high=512)
+    ef_construction: int = setting(200, "Width of the search while the graph is built.", low=8, high=100_000)
+    ef_search: int = setting(128, "Width of the search while it is asked; never used below the neighbours asked for.", low=1, high=100_000)
+    shards: int | str = setting("auto", "Number of shards; `auto` decides by the number of vectors alone.", low=1, high=100_000, choices=("auto",))
+    margin: float = setting(
+        0.1, "A vector visits every shard with a cell whose centroid is at most this much less similar than its best one.", low=0.0, high=2.0
+    )
+    placement: str = setting(
+        "auto",
+        "`broadcast` brings every shard once to each executor; `partitioned` sends vectors to the shard's task; "
+        "`auto` decides by bytes. Both give the same pairs.",
+        choices=("auto", "broadcast", "partitioned"),
+        result=False,
+    )
+    max_neighbours: int = setting(
+        2000, "Full lists are asked again with more neighbours up to this many; lists that are still full are counted.", low=1, high=1_000_000
+    )
+    max_copies: int = setting(
+        64,
+        "Texts whose vectors are equal bit for bit: all their pairs are stored up to this many texts, beyond it each text "
+        "is paired with the first one only, and the pairs left out are counted.",
+        low=1,
+        high=100_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeConfig(Section):
+    """What makes a candidate pair an edge."""
+
+    rule: str = setting(DEFAULT_RULE, "SQL condition over cosine, jaccard, containment, substitution and numbers.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentsConfig(Section):
+    """How edges become clusters."""
+
+    engine: str = setting(
+        "auto",
+        "`graphframes`, `dataframe`, or `auto`: GraphFrames where its classes can be loaded. All give the same components.",
+        choices=("auto", "graphframes", "dataframe"),
+        result=False,
+    )
+    checkpoint_dir: str | None = setting(
+        None, "Folder that every executor can write, for clusters of machines; null uses a folder beside the store.", result=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepConfig(Section):
+    """Which record a cluster keeps."""
+
+    order_by: tuple[str, ...] = setting(
+        ("length(text) desc", "record_id"),
+        "SQL expressions over the source's columns, `text` and `record_id`, each with optional asc or desc; the first "
+        "record in this order is canonical, and `record_id` breaks all ties.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupConfig(Section):
+    """All settings of a run."""
+
+    source: SourceConfig = field(metadata={"doc": SourceConfig.__doc__})
+    store: str = setting(REQUIRED, "Where the tables go: a catalog schema such as `main.kb_dedup`, or a folder (a path with a slash).")
+    exact: ExactConfig = field(default_factory=ExactConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    merge: MergeConfig = field(default_factory=MergeConfig)
+    components: ComponentsConfig = field(default_factory=ComponentsConfig)
+    keep: KeepConfig = field(default_factory=KeepConfig)
+
+    def __post_init__(self) -> None:
+        problems = [*field_problems(self, ""), *contradictions(self)]
+        if problems:
+            raise ConfigError(problems)
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "source": SourceConfig,
+    "exact": ExactConfig,
+    "embed": EmbedConfig,
+    "search": SearchConfig,
+    "merge": MergeConfig,
+    "components": ComponentsConfig,
+    "keep": KeepConfig,
+}
+
+
+def field_problems(section: Any, prefix: str) -> Iterable[str]:
+    """Say what is wrong with each field of one section: its type, its range, NaN."""
+    hints = typing.get_type_hints(type(section))
+    for f in dataclasses.fields(section):
+        if f.name in SECTIONS:
+            continue
+        problem = value_problem(getattr(section, f.name), hints[f.name], f.metadata)
+        if problem:
+            yield f"{prefix}{f.name} {problem}"
+
+
+def value_problem(value: Any, hint: Any, rule: Mapping[str, Any]) -> str | None:
+    """What is wrong with one value, as `must be ..., got ...`; None where nothing is."""
+    kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
+    got = f"got {value!r}"
+    if value is None:
+        return None if types.NoneType in kinds else f"must be set, {got}"
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, tuple) and value and all(isinstance(v, str) and v.strip() for v in value):
+            return None
+        return f"must be a list of at least one expression, {got}"
+    if bool in kinds:
+        return None if isinstance(value, bool) else f"must be true or false, {got}"
+    if isinstance(value, str):
+        if str not in kinds:
+            return f"must be {range_text(rule, kinds)}, {got}"
+        choices = rule.get("choices")
+        if choices and value not in choices:
+            near = difflib.get_close_matches(value, choices, n=1)
+            also = f"; did you mean {near[0]!r}?" if near else ""
+            numbers = f" or {range_text(rule, kinds)}" if kinds & {int, float} else ""
+            return f"must be one of {', '.join(choices)}{numbers}, {got}{also}"
+        return None if value.strip() else f"must not be empty, {got}"
+    number = float in kinds or int in kinds
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not number or isinstance(value, bool) or not (whole or (float in kinds and isinstance(value, float))):
+        return f"must be {range_text(rule, kinds)}, {got}"
+    low, high, above = rule.get("low"), rule.get("high"), rule.get("above")
+    if (
+        not math.isfinite(value)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+        or (above is not None and value <= above)
+    ):
+        return f"must be {range_text(rule, kinds)}, {got}"
+    return None
+
+
+def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
+    """The allowed values of a field, in words."""
+    if not kinds & {int, float}:
+        return "a text"
+    word = "a number" if float in kinds else "a whole number"
+    low, high, above = rule.get("low"), rule.get("high"), rule.get("above")
+    if above is not None:
+        return f"{word} in ({above:g}, {high:g}]"
+    if low is not None and high is not None:
+        return f"{word} in [{low:g}, {high:g}]"
+    return f"{word} >= {low:g}" if low is not None else word
+
+
+def contradictions(config: DedupConfig) -> Iterable[str]:
+    """Settings that are each allowed but do not fit together."""
+    source, embed, search = config.source, config.embed, config.search
+    if source.format == "table" and looks_like_path(source.table):
+        yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
+    if source.version is not None and source.format not in ("table", "delta"):
+        yield f"source.version needs a Delta source, got source.format {source.format!r}"
+    if same_place(source.table, config.store):
+        yield f"store must not be the source itself, got {config.store!r} for both"
+    if embed.encoder == "column" and not embed.column:
+        yield "embed.column must name the source's vector column when embed.encoder is 'column', got None"
+    if embed.encoder != "column" and embed.column:
+        yield f"embed.column is only used when embed.encoder is 'column', got embed.encoder {embed.encoder!r}"
+    if embed.encoder not in ("sentence-transformers", "use", "column") and not re.fullmatch(r"[\w.]+:[\w.]+", embed.encoder):
+        near = difflib.get_close_matches(embed.encoder, ("sentence-transformers", "use", "column"), n=1)
+        also = f"; did you mean {near[0]!r}?" if near else ""
+        yield f"embed.encoder must be sentence-transformers, use, column or package.module:factory, got {embed.encoder!r}{also}"
+    if search.max_neighbours < search.neighbours:
+        yield (
+            f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}"
+        )
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name is a path by its syntax: a slash outside back-ticks, or a scheme."""
+    return "/" in re.sub(r"`[^`]*`", "", name)
+
+
+def same_place(source: str, store: str) -> bool:
+    """Whether source and store are one folder, whatever its spelling."""
+    plain = [re.sub(r"^file:(//)?(?=/)", "", p).rstrip("/") for p in (source, store)]
+    return plain[0] == plain[1]
+
+
+def load_config(path: str | Path | None = None, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DedupConfig:
+    """Read settings from a YAML file and put overrides on top.
+
+    Args:
+        path: YAML file; None starts from nothing but the overrides. A top-level `extends: FILE` is read first.
+        overrides: `section.key=value` strings, values in YAML, or a mapping with dotted or nested keys.
+
+    Raises:
+        ConfigError: With every problem of the file and the overrides at once.
+    """
+    problems: list[str] = []
+    tree = read_yaml(Path(path)) if path is not None else {}
+    if isinstance(overrides, Mapping):
+        pairs: Iterable[tuple[str, Any]] = overrides.items()
+    else:
+        pairs = [parse_override(text, problems) for text in overrides]
+    for key, value in pairs:
+        put(tree, key, value, problems)
+    config = build(tree, problems)
+    if problems or config is None:
+        raise ConfigError(problems, hint="`spark-dedup config show` prints every setting with its allowed values")
+    return config
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one settings file, and the one it extends first.
+
+    Raises:
+        ConfigError: If the file is missing or is not a YAML mapping.
+    """
+    import yaml
+
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError([f"no settings file at {path}"], hint="give the path of a YAML file with --config") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise ConfigError([f"{path} is not YAML: {e}"]) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError([f"{path} must hold settings as `section: {{key: value}}`, got {type(tree).__name__}"])
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return tree
+    base = read_yaml(path.parent / str(parent))
+    for section, value in tree.items():
+        if isinstance(value, dict) and isinstance(base.get(section), dict):
+            base[section].update(value)
+        else:
+            base[section] = value
+    return base
+
+
+def parse_override(text: str, problems: list[str]) -> tuple[str, Any]:
+    """Split `key=value`; the value is YAML, so numbers, lists and null mean what they look like."""
+    import yaml
+
+    key, sign, value = text.partition("=")
+    if not sign:
+        problems.append(f"--set takes key=value, got {text!r}")
+        return "", None
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key.strip(), value
+
+
+def put(tree: dict[str, Any], key: str, value: Any, problems: list[str]) -> None:
+    """Set `section.key` in a nested mapping."""
+    if not key:
+        return
+    section, dot, name = key.partition(".")
+    if not dot:
+        tree[section] = value
+        return
+    inner = tree.setdefault(section, {})
+    if isinstance(inner, dict):
+        inner[name] = value
+    else:
+        problems.append(f"{section} must hold settings as key: value, got {inner!r}")
+
+
+def build(tree: Mapping[str, Any], problems: list[str]) -> DedupConfig | None:
+    """Make the settings from a nested mapping, adding every problem found to `problems`."""
+    top = {f.name for f in dataclasses.fields(DedupConfig)}
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name not in top:
+            problems.append(unknown_key(str(name), top))
+        elif name in SECTIONS:
+            values[name] = build_section(name, SECTIONS[name], value, problems)
+        else:
+            values[name] = value
+    for name in ("source", "store"):
+        if name not in tree:
+            problems.append(f"{name} must be set, got nothing")
+    if problems:
+        return None
+    try:
+        return DedupConfig(**values)
+    except ConfigError as e:
+        problems.extend(e.problems)
+        return None
+
+
+def build_section(name: str, cls: type[Section], value: Any, problems: list[str]) -> Section | None:
+    """Make one section, adding every problem found to `problems`."""
+    if not isinstance(value, Mapping):
+        problems.append(f"{name} must hold settings as key: value, got {value!r}")
+        return None
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for key, v in value.items():
+        if key in fields:
+            given[key] = tuple(v) if isinstance(v, list) else v
+        else:
+            problems.append(f"{name}.{unknown_key(str(key), fields)}")
+    missing = [
+        k
+        for k, f in fields.items()
+        if k not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        problems.extend(f"{name}.{k} must be set, got nothing" for k in missing)
+        return None
+    try:
+        return cls(**given)
+    except ConfigError as e:
+        problems.extend(f"{name}.{p}" for p in e.problems)
+        return None
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The message for a key that does not exist."""
+    known = sorted(known)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"{key} is not a setting" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}")
+
+
+def as_dict(config: Any, *, results_only: bool = False) -> dict[str, Any]:
+    """The settings as nested plain values, in declared order.
+
+    Args:
+        config: `DedupConfig` or one section.
+        results_only: Leave out settings that cannot change the tables, and where the store is.
+    """
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, Section):
+            out[f.name] = as_dict(value, results_only=results_only)
+        elif not results_only or (f.metadata.get("result", True) and f.name != "store"):
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.key` -> value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def fingerprint(*parts: Any) -> str:
+    """SHA-256 of settings and other plain values, as 64 hexadecimal digits.
+
+    The Unicode table of the running Python is part of it, because exact keys depend on it.
+    """
+    plain = [as_dict(p, results_only=True) if isinstance(p, Section) else p for p in parts]
+    text = json.dumps([unicodedata.unidata_version, plain], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

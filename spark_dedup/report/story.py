@@ -1,0 +1,296 @@
+"""What a run did, in sentences that the terminal page and the HTML page share. Figures that a run lacks are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_dedup.config import DEFAULT_RULE
+from spark_dedup.manifest import STAGES, RunManifest, StageRecord
+from spark_dedup.report.summary import PairView, Summary
+
+TITLES = {
+    "records": "Read the rows",
+    "representatives": "Fold exact copies",
+    "embeddings": "Turn texts into vectors",
+    "vectors": "Gather vectors and features",
+    "index": "Build the search index",
+    "candidates": "Find similar pairs",
+    "components": "Join pairs into groups",
+    "clusters": "Write the clusters",
+}
+
+WORDS = {
+    "exact copies": "rows whose text is the same, apart from white space and Unicode spelling",
+    "cosine": "how near two texts lie by their vectors; 1 is the same direction",
+    "Jaccard": "share of all five-word sequences that both texts have",
+    "containment": "share of the shorter text's five-word sequences that the other text has too",
+    "substitution": "words replaced, as a share of the shorter text; 0 where one text only adds or cuts",
+    "numbers": "same, contained (one text has all numbers of the other) or differ",
+    "merge rule": "condition on these scores that makes two texts copies of each other",
+    "cluster": "rows joined by exact copies and accepted pairs; one of them, the canonical row, is kept",
+    "recall": "share of the truly similar pairs that the search found",
+}
+"""Every term that a page uses, explained once."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage as a page shows it: what it is, its main result, details, and what it cost."""
+
+    number: int
+    stage: str
+    title: str
+    result: str
+    details: tuple[str, ...]
+    seconds: float
+    state: str
+
+
+def quantity(n: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 row`, `7,641 rows`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share in percent that says neither 0 nor 100 unless it is exactly that."""
+    share = 100 * part / whole if whole else 0.0
+    if 0 < share < 0.1:
+        return "under 0.1 %"
+    if 99.9 < share < 100:
+        return "over 99.9 %"
+    return f"{share:.1f} %"
+
+
+def setting(settings: Mapping[str, Any], section: str, name: str) -> Any:
+    """One effective setting; None where the run's record lacks it."""
+    part = settings.get(section)
+    return part.get(name) if isinstance(part, Mapping) else None
+
+
+def figure(manifest: RunManifest, stage: str, name: str) -> int | None:
+    """One count of one stage; None where the run has no such stage or count."""
+    return next((s.counts.get(name) for s in manifest.stages if s.stage == stage), None)
+
+
+def merge_rule(summary: Summary) -> str:
+    """The rule that the run used."""
+    return str(setting(summary.manifest.settings, "merge", "rule") or DEFAULT_RULE)
+
+
+def scores(pair: PairView) -> list[tuple[str, str]]:
+    """The scores of a pair that were measured: name and value."""
+    named = [
+        ("cosine", pair.cosine, 3),
+        ("Jaccard", pair.jaccard, 2),
+        ("containment", pair.containment, 2),
+        ("substitution", pair.substitution, 2),
+    ]
+    told = [(name, f"{value:.{digits}f}") for name, value, digits in named if value is not None]
+    return told + ([("numbers", pair.numbers)] if pair.numbers else [])
+
+
+def row_count(manifest: RunManifest) -> int | None:
+    """Rows of the source that took part."""
+    counted = figure(manifest, "records", "rows")
+    return next((s.rows_out for s in manifest.stages if s.stage == "records"), None) if counted is None else counted
+
+
+def source_line(manifest: RunManifest) -> str:
+    """What was read."""
+    version = f", Delta version {manifest.source_version}" if manifest.source_version is not None else ""
+    return f"{manifest.source}{version}"
+
+
+def headline(summary: Summary) -> str:
+    """The run in one sentence."""
+    m = summary.manifest
+    rows, removable = row_count(m), figure(m, "clusters", "removable_rows")
+    if rows is None or removable is None:
+        return "The run has no complete counts."
+    copies = figure(m, "representatives", "duplicate_rows")
+    if copies is None or copies > removable:
+        return f"{removable:,} of {quantity(rows, 'row')} repeat another row ({summary.recall})."
+    return (
+        f"{removable:,} of {quantity(rows, 'row')} repeat another row: {quantity(copies, 'exact copy', 'exact copies')} "
+        f"and {quantity(removable - copies, 'near duplicate')} ({summary.recall})."
+    )
+
+
+def tiles(summary: Summary) -> list[tuple[str, str]]:
+    """The few figures that stand on top: value and words."""
+    m = summary.manifest
+    found = [
+        (row_count(m), "rows read"),
+        (figure(m, "representatives", "keys"), "distinct texts"),
+        (figure(m, "candidates", "pairs"), f"similar pairs found; {summary.recall}"),
+        (figure(m, "candidates", "edges"), f"of them accepted by the merge rule; {summary.recall}"),
+        (figure(m, "clusters", "clusters"), f"clusters of two or more rows; {summary.recall}"),
+        (figure(m, "clusters", "removable_rows"), f"rows that repeat another row; {summary.recall}"),
+    ]
+    return [(f"{value:,}", words) for value, words in found if value is not None]
+
+
+def steps(summary: Summary) -> list[Step]:
+    """All stages of the run in their order."""
+    m = summary.manifest
+    known = [s for name in STAGES for s in m.stages if s.stage == name]
+    out = []
+    for number, record in enumerate(known, start=1):
+        sentences = _SENTENCES[record.stage](record, m, summary.recall)
+        rest = [s for s in sentences if s]
+        state = "kept from an earlier run" if record.reused else "" if record.status == "done" else record.status
+        result, details = (rest[0], tuple(rest[1:])) if rest else (_rows(record), ())
+        out.append(Step(number, record.stage, TITLES[record.stage], result, details, record.seconds, state))
+    return out
+
+
+def _rows(s: StageRecord) -> str:
+    return quantity(s.rows_out, "row") + " written" if s.rows_out is not None else "done"
+
+
+def _if(value: int | None, text: str) -> str:
+    """The text where there is something to tell, else nothing."""
+    return text if value else ""
+
+
+def _records(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    c, rows = s.counts.get, row_count(m)
+    return [
+        quantity(rows, "row") if rows is not None else "",
+        _if(c("no_text"), f"{quantity(c('no_text', 0), 'row')} without text: set aside"),
+        _if(c("invalid_characters"), f"{quantity(c('invalid_characters', 0), 'row')} with broken characters, which were replaced"),
+        _if(c("invisible_characters"), f"{quantity(c('invisible_characters', 0), 'row')} with invisible characters"),
+        _if(c("dropped_equal"), f"{quantity(c('dropped_equal', 0), 'row')} dropped: same id and same text as another"),
+    ]
+
+
+def _representatives(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    c = s.counts.get
+    rows, copies, groups = row_count(m), c("duplicate_rows"), c("copy_groups")
+    pairs, left = c("pairs_all"), c("pairs_left")
+    told = ""
+    if copies and groups:
+        told = f"{quantity(copies, 'row')} {'is an exact copy' if copies == 1 else 'are exact copies'} of another row"
+        told += f" ({percent(copies, rows)} of all)" if rows else ""
+        told += f", in {quantity(groups, 'group')}"
+        told += f"; the largest holds {c('largest_group', 0):,} rows" if c("largest_group") else ""
+    return [
+        quantity(c("keys", 0), "distinct text") if "keys" in s.counts else "",
+        told or ("no exact copies" if copies == 0 else ""),
+        f"so {percent(pairs - left, pairs)} of all {pairs:,} pairs of rows need no comparison" if pairs and left is not None else "",
+        _if(c("pairs_unseen"), f"{quantity(c('pairs_unseen', 0), 'pair')} can not be seen, because exact.route is bypass"),
+    ]
+
+
+def _embeddings(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    c = s.counts.get
+    encoder, model = s.notes.get("encoder"), s.notes.get("model")
+    by = f" by {encoder}" if encoder else ""
+    by += f", model {model}" if encoder == "sentence-transformers" and model else ""  # the other encoders do not read that setting
+    return [
+        f"{quantity(c('embedded', 0), 'text')} encoded{by}" if "embedded" in s.counts else "",
+        _if(c("reused"), f"{quantity(c('reused', 0), 'vector')} taken from an earlier run"),
+        _if(c("cut_text"), f"{quantity(c('cut_text', 0), 'text')} longer than the model reads: only the beginning counted"),
+        _if(c("bad_embedding"), f"{quantity(c('bad_embedding', 0), 'text')} without a usable vector: set aside"),
+    ]
+
+
+def _vectors(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    vectors, distinct = s.counts.get("vectors"), s.counts.get("distinct_vectors")
+    return [
+        quantity(vectors, "vector") if vectors is not None else "",
+        f"{distinct:,} of them differ; equal ones are searched once" if distinct is not None and distinct != vectors else "",
+    ]
+
+
+def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    shards = s.counts.get("shards")
+    of = f" of {quantity(s.rows_out, 'vector')}" if s.rows_out is not None else ""
+    size = f", {s.bytes / 1e6:,.1f} MB" if s.bytes else ""
+    return [f"HNSW graph in {quantity(shards, 'shard')}{of}{size}" if shards is not None else ""]
+
+
+def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    c = s.counts.get
+    floor = setting(m.settings, "search", "floor")
+    least = f" with cosine >= {floor:g}" if floor is not None else ""
+    pairs, edges, refused = c("pairs"), c("edges"), c("refused")
+    verdict = ""
+    if edges is not None and refused is not None:
+        verdict = f"the merge rule accepts {edges:,} and refuses {refused:,} of them ({recall})"
+    return [
+        f"{quantity(pairs, 'pair')}{least} ({recall})" if pairs is not None else "",
+        verdict,
+        _if(c("asked_again"), f"{quantity(c('asked_again', 0), 'full list')} asked again for more neighbours"),
+        _decision(s, "placement", "index placement"),
+    ]
+
+
+def _components(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    joined, largest = s.counts.get("joined"), s.counts.get("largest")
+    told = f"{quantity(joined, 'distinct text')} joined to at least one other ({recall})" if joined is not None else ""
+    return [
+        told,
+        f"largest group: {quantity(largest, 'distinct text')}" if largest and joined else "",
+        _decision(s, "engine", "components engine"),
+    ]
+
+
+def _clusters(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    c = s.counts.get
+    clusters, inside, removable = c("clusters"), c("clustered_rows"), c("removable_rows")
+    told = ""
+    if clusters is not None:
+        told = quantity(clusters, "cluster") + " of two or more rows"
+        told += f", {quantity(inside, 'row')} in them" if inside is not None else ""
+        told += f" ({recall})"
+    kinds = [("exact", "exact"), ("near", "near"), ("single", "alone"), ("no_text", "without text"), ("bad_embedding", "without a vector")]
+    split = ", ".join(f"{s.counts[k]:,} {word}" for k, word in kinds if s.counts.get(k))
+    return [
+        told,
+        f"{quantity(removable, 'row')} can go, one row of each cluster stays" if removable else "",
+        f"rows by kind of match: {split}" if split else "",
+        f"largest cluster: {quantity(c('largest', 0), 'row')}" if clusters and c("largest") else "",
+    ]
+
+
+def _decision(s: StageRecord, name: str, words: str) -> str:
+    """A decision that the run took, and why."""
+    value, reason = s.notes.get(name), s.notes.get(f"{name}_reason")
+    return f"{words}: {value}" + (f" ({reason})" if reason else "") if value else ""
+
+
+_SENTENCES = {
+    "records": _records,
+    "representatives": _representatives,
+    "embeddings": _embeddings,
+    "vectors": _vectors,
+    "index": _index,
+    "candidates": _candidates,
+    "components": _components,
+    "clusters": _clusters,
+}
+
+
+def limits(summary: Summary) -> list[str]:
+    """Every limit that was reached, with the setting that moves it."""
+    m = summary.manifest
+    out = []
+    for record in m.stages:
+        for name, hits in record.caps_hit.items():
+            if name == "saturated":
+                told = f"{quantity(hits, 'neighbour list')} {'was' if hits == 1 else 'were'} still full{_at(m, 'max_neighbours')}"
+                out.append(f"{told}: further neighbours of these texts are not among the pairs")
+            elif name == "copies_not_paired":
+                told = f"{quantity(hits, 'pair')} of texts with equal vectors left out{_at(m, 'max_copies')}"
+                out.append(f"{told}: each text is still paired with the first of its kind")
+            else:
+                out.append(f"{record.stage}: {name} reached {quantity(hits, 'time')}")
+    return out
+
+
+def _at(m: RunManifest, name: str) -> str:
+    cap = setting(m.settings, "search", name)
+    return f" at search.{name} = {cap:,}" if isinstance(cap, int) else ""

@@ -1,0 +1,165 @@
+"""The job as a separate process: under spark-submit, and on a standalone cluster with two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+import yaml
+from planted import families
+
+from spark_dedup import load_config, run, schema
+from spark_dedup.jars import installed, jar_folder, spark_line
+from spark_dedup.store import TableStore
+
+ROOT = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__file__).parent
+COMPARED = (schema.CLUSTERS, schema.CANDIDATE_PAIRS, schema.MEMBERS, schema.SET_ASIDE)
+
+
+def content(spark, store, which):
+    """A table's rows without the run id, sorted."""
+    return sorted(json.dumps(r.asDict(), sort_keys=True) for r in TableStore(spark, str(store)).read(which).drop("run_id").collect())
+
+
+def environment(**extra):
+    """The environment of a child process: this Python, and the planted encoder."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_")) or k == "SPARK_DEDUP_JARS"}
+    path = os.pathsep.join([str(ROOT / "tests" / "data"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**own, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path, "TZ": "UTC", **extra}
+
+
+@pytest.fixture(scope="module")
+def local(spark, tmp_path_factory):
+    """A source, and the tables that a run in this process makes of it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    rows, _ = families(40)
+    spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(folder / "source"))
+    settings = {
+        "source": {"table": str(folder / "source"), "format": "delta", "id": "id", "text": "text"},
+        "embed": {"encoder": "planted:encoder"},
+        "search": {"shards": 2},
+        "store": str(folder / "store"),
+    }
+    (folder / "local.yaml").write_text(yaml.safe_dump(settings))
+    run(load_config(folder / "local.yaml"), spark)
+    return {"folder": folder, "settings": settings, "tables": {t.name: content(spark, folder / "store", t) for t in COMPARED}}
+
+
+def jars():
+    """The jars of this Spark line, comma-separated."""
+    there = installed(spark_line(), jar_folder(spark_line()))
+    assert there, "run `spark-dedup jars` first"
+    return ",".join(str(p) for p in there.paths)
+
+
+def settings_file(local, name, **search):
+    """Settings like the local run's, into another store."""
+    store = local["folder"] / name
+    settings = {**local["settings"], "store": str(store), "search": {**local["settings"]["search"], **search}}
+    path = local["folder"] / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path, store
+
+
+def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300
+    )
+    (wheel,) = tmp_path.glob("spark_dedup-*.whl")
+    path, store = settings_file(local, "submitted")
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars(), "--py-files", str(wheel)]
+    command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.driver.host=127.0.0.1"]
+    command += [str(ROOT / "scripts" / "submit.py"), "run", "--config", str(path), "--json"]
+    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    manifest = json.loads(done.stdout)
+    assert manifest["did_work"]
+    assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
+    refused = subprocess.run([*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2 or "search.floor must be a number in (0, 1], got 7" in refused.stderr
+    assert "search.floor must be a number in (0, 1], got 7" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    """A standalone master with two workers of two cores each, from the pip package."""
+    folder = tmp_path_factory.mktemp("standalone")
+    port, web = free_port(), free_port()
+    spark_class = str(SPARK_HOME / "bin" / "spark-class")
+    url = f"spark://127.0.0.1:{port}"
+    started = []
+
+    def start(name, *arguments):
+        log = (folder / f"{name}.log").open("w")
+        env = environment(SPARK_LOCAL_DIRS=str(folder / f"{name}-local"), SPARK_NO_DAEMONIZE="1")
+        started.append((subprocess.Popen([spark_class, *arguments], env=env, stdout=log, stderr=subprocess.STDOUT, cwd=folder), log))
+        return folder / f"{name}.log"
+
+    log = start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web))
+    wait_for(log, r"Starting Spark master")
+    for name in ("one", "two"):
+        worker = "org.apache.spark.deploy.worker.Worker"
+        options = ["--host", "127.0.0.1", "--cores", "2", "--memory", "1g", "--webui-port", str(free_port())]
+        log = start(name, worker, *options, "--work-dir", str(folder / name / "work"), url)
+        wait_for(log, r"Successfully registered with master")
+    yield url
+    for process, log in reversed(started):
+        process.terminate()
+        process.wait(timeout=30)
+        log.close()
+
+
+def free_port():
+    """A port that nothing listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(log, pattern, seconds=60):
+    """Wait until a log says something."""
+    end = time.monotonic() + seconds
+    while not re.search(pattern, log.read_text(errors="replace")):
+        assert time.monotonic() < end, f"{log.name} never said {pattern!r}:\n{log.read_text(errors='replace')[-2000:]}"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("placement", ["broadcast", "partitioned"])
+def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_per_executor(spark, local, master, placement):
+    path, store = settings_file(local, f"cluster-{placement}", placement=placement)
+    job = ROOT / "tests" / "data" / "cluster_job.py"
+    done = subprocess.run(
+        [sys.executable, str(job), master, jars(), str(path)], env=environment(), capture_output=True, text=True, timeout=290
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
+    assert told["executors"] == 2
+    assert told["placement"] == placement
+    assert told["confs_unchanged"]
+    if spark_line() == "3.5":
+        assert told["engine"] == "graphframes"
+    assert not list((store / "_checkpoints").glob("*"))  # nothing is left behind
+    if placement == "broadcast":
+        check_one_copy(told["mapped"])
+
+
+def check_one_copy(mapped):
+    """Each executor has one file per shard file, and its Python workers map that same file."""
+    graphs = [p for p in mapped if p.endswith((".faiss", "graph", ".index", ".hnsw"))]
+    assert graphs, f"no worker had an index mapped: {mapped}"
+    per_executor: dict[tuple[str, str], set[str]] = {}
+    for path in graphs:
+        folder, name = os.path.split(path)
+        per_executor.setdefault((folder, name), set()).add(path)
+    assert all(len(paths) == 1 for paths in per_executor.values())
+    assert max(len(mapped[p]) for p in graphs) >= 2, "two workers of one executor should share a file"

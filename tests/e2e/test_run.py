@@ -1,0 +1,442 @@
+"""Whole runs over small sources with known answers, from table to tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from planted import families
+from pyspark.sql import functions as F
+
+from spark_dedup import load_config, run, schema
+from spark_dedup.errors import ConfigError, EmbeddingError, SourceError, StoreError
+from spark_dedup.store import TableStore
+
+CASES = Path(__file__).parents[1] / "data" / "cases"
+ENCODER = "embed.encoder=planted:encoder"
+
+
+def config_of(source, store, *overrides, text="text", record_id="id", form="delta"):
+    base = [f"source.table={source}", f"source.format={form}", f"source.id={record_id}", f"source.text={text}", f"store={store}"]
+    return load_config(None, [*base, *([] if any(o.startswith("embed.encoder") for o in overrides) else [ENCODER]), *overrides])
+
+
+def save(spark, rows, path, columns="id string, text string"):
+    spark.createDataFrame(rows, columns).write.format("delta").save(str(path))
+    return str(path)
+
+
+def table(spark, store, which):
+    return TableStore(spark, str(store)).read(which)
+
+
+def clusters_of(spark, store):
+    return {r["record_id"]: r.asDict() for r in table(spark, store, schema.CLUSTERS).collect()}
+
+
+def partition_of(clusters):
+    """The clusters as a set of sets of record ids."""
+    groups: dict[object, set[object]] = {}
+    for i, r in clusters.items():
+        groups.setdefault(("lone", i) if r["cluster_id"] is None else r["cluster_id"], set()).add(i)
+    return {frozenset(g) for g in groups.values()}
+
+
+def check_invariants(clusters, rows):
+    """Nothing lost, one kept row a cluster, and every removed row names it."""
+    assert len(clusters) == rows
+    for i, r in clusters.items():
+        kept = clusters[r["canonical_id"]]
+        assert kept["is_canonical"]
+        assert kept["cluster_id"] == r["cluster_id"]
+        assert r["is_canonical"] == (r["canonical_id"] == i)
+    for group in partition_of(clusters):
+        assert [clusters[i]["is_canonical"] for i in group].count(True) == 1
+        assert {clusters[i]["cluster_size"] for i in group} == {len(group)}
+
+
+@pytest.fixture(scope="module")
+def planted(spark, tmp_path_factory):
+    """60 families, run once."""
+    folder = tmp_path_factory.mktemp("planted")
+    rows, truth = families(60)
+    source = save(spark, rows, folder / "source")
+    manifest = run(config_of(source, folder / "store"), spark)
+    return {"folder": folder, "rows": rows, "truth": truth, "source": source, "store": str(folder / "store"), "manifest": manifest}
+
+
+def test_planted_families_come_out_exactly(spark, planted):
+    clusters = clusters_of(spark, planted["store"])
+    check_invariants(clusters, 300)
+    assert partition_of(clusters) == {frozenset(t) for t in planted["truth"]}
+    # the longest text of a family is kept: the one with ten words added
+    assert {r["canonical_id"][0] for i, r in clusters.items() if i[0] in "oca"} == {"a"}
+    kinds = {i[0]: r["match_kind"] for i, r in clusters.items()}
+    assert kinds == {"o": "near", "c": "near", "a": "near", "r": "single", "l": "single"}
+
+
+def test_counts_of_the_manifest_are_those_of_the_tables(spark, planted):
+    manifest = planted["manifest"]
+    assert [s.stage for s in manifest.stages] == ["records", "representatives", "embeddings", "vectors", "index", "candidates", "components", "clusters"]
+    # 60 families of 4 texts of which two are copies, and 60 lone texts: 300 rows, 240 keys
+    counts = manifest.stage("representatives").counts
+    assert counts["keys"] == 240
+    assert (counts["copy_groups"], counts["copy_rows"], counts["duplicate_rows"], counts["largest_group"]) == (60, 120, 60, 2)
+    assert (counts["pairs_all"], counts["pairs_left"]) == (300 * 299 // 2, 240 * 239 // 2)
+    assert manifest.stage("embeddings").counts["embedded"] == 240
+    clusters = manifest.stage("clusters").counts
+    assert (clusters["clusters"], clusters["clustered_rows"], clusters["removable_rows"], clusters["single"]) == (60, 180, 120, 120)
+    pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS)
+    assert manifest.stage("candidates").counts["pairs"] == pairs.count()
+    assert manifest.stage("candidates").counts["edges"] == pairs.where("is_edge").count() == 60
+
+
+def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
+    pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS).collect()
+    keys = [(r["left_id"], r["right_id"]) for r in pairs]
+    assert all(a < b for a, b in keys)
+    assert len(set(keys)) == len(keys)
+    assert all(0.85 <= r["cosine"] <= 1.0 for r in pairs)
+    refilled = [r for r in pairs if {r["left_record"][0], r["right_record"][0]} & {"r"}]
+    assert refilled, "the refilled forms must be candidates, so that the rule has something to refuse"
+    assert not any(r["is_edge"] for r in refilled)
+
+
+def test_original_texts_and_members_are_stored(spark, planted):
+    members = {r["record_id"]: r["rep_id"] for r in table(spark, planted["store"], schema.MEMBERS).collect()}
+    assert len(members) == 300
+    assert all(members[f"o{i:04d}"] == members[f"c{i:04d}"] for i in range(60))
+    texts = {r["record_id"]: r["text"] for r in table(spark, planted["store"], schema.RECORDS).collect()}
+    assert texts == dict(planted["rows"])
+
+
+def test_a_second_run_does_nothing(spark, planted):
+    store = TableStore(spark, planted["store"])
+    before = {t.name: store.newest_version(t) for t in schema.TABLES}
+    again = run(config_of(planted["source"], planted["store"], "search.placement=partitioned"), spark)
+    assert not again.did_work
+    assert again.run_id == planted["manifest"].run_id
+    assert {t.name: store.newest_version(t) for t in schema.TABLES} == before
+
+
+def test_other_settings_are_refused_by_name_with_both_values_and_a_way_out(spark, planted):
+    with pytest.raises(StoreError, match=r"search\.floor is 0\.85 there and 0\.9 now") as e:
+        run(config_of(planted["source"], planted["store"], "search.floor=0.9"), spark)
+    assert "--rebuild" in str(e.value)
+
+
+def test_the_same_tables_for_any_partitioning_row_order_and_adaptive_execution(spark, spark_conf, planted, tmp_path):
+    rows = sorted(planted["rows"], key=lambda r: r[1])
+    wanted = {t: _content(spark, planted["store"], t) for t in (schema.CANDIDATE_PAIRS, schema.CLUSTERS, schema.MEMBERS)}
+    for name, adaptive, partitions, placement in (("a", "false", 1, "partitioned"), ("b", "true", 33, "broadcast")):
+        spark_conf("spark.sql.adaptive.enabled", adaptive)
+        spark_conf("spark.sql.shuffle.partitions", "7")
+        spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "37")
+        df = spark.createDataFrame(rows, "id string, text string").repartition(partitions)
+        df.write.format("delta").save(str(tmp_path / name))
+        run(config_of(tmp_path / name, tmp_path / f"{name}-store", f"search.placement={placement}", "components.engine=dataframe"), spark)
+        assert {t: _content(spark, tmp_path / f"{name}-store", t) for t in wanted} == wanted
+
+
+def _content(spark, store, which):
+    """A table's rows without the run id, sorted: equal content, equal bytes."""
+    return sorted(json.dumps(r.asDict(), sort_keys=True) for r in table(spark, store, which).drop("run_id").collect())
+
+
+def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark, tmp_path, monkeypatch):
+    from spark_dedup import pipeline
+
+    rows, truth = families(10)
+    source = save(spark, rows, tmp_path / "source")
+    settings = config_of(source, tmp_path / "store")
+    for broken, (stage, _) in enumerate(pipeline.STEPS):
+        steps = list(pipeline.STEPS)
+
+        def fail(job):
+            raise RuntimeError("the power went out")
+
+        steps[broken] = (stage, fail)
+        monkeypatch.setattr(pipeline, "STEPS", tuple(steps))
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(settings, spark)
+        monkeypatch.undo()
+        last = {r["stage"]: r for r in TableStore(spark, str(tmp_path / "store")).last_run()}
+        assert last[stage]["status"] == "failed"
+        assert last[stage]["notes"]["error"] == "the power went out"
+    manifest = run(settings, spark)
+    reused = {s.stage: s.reused for s in manifest.stages}
+    # every earlier call finished one stage more; only the last stage was left
+    assert reused == {stage: stage != "clusters" for stage, _ in pipeline.STEPS}
+    clusters = clusters_of(spark, tmp_path / "store")
+    assert partition_of(clusters) == {frozenset(t) for t in truth}
+    assert len({r["run_id"] for r in clusters.values()}) == 1
+    assert run(settings, spark).did_work is False
+
+
+def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, tmp_path):
+    rows, _ = families(4)
+    source = save(spark, rows, tmp_path / "source")
+    settings = config_of(source, tmp_path / "store")
+    first = run(settings, spark)
+    assert (first.source_version, first.stage("embeddings").counts["embedded"]) == (0, 16)
+    spark.createDataFrame([("new", "a text that nobody has seen before")], "id string, text string").write.format("delta").mode("append").save(source)
+    with pytest.raises(StoreError, match="changed since .* version 0 then, version 1 now"):
+        run(settings, spark)
+    # the old version is still there to be read
+    pinned = config_of(source, tmp_path / "store", "source.version=0")
+    with pytest.raises(StoreError, match=r"source\.version is None there and 0 now"):
+        run(pinned, spark)
+    second = run(settings, spark, rebuild=True)
+    assert second.run_id != first.run_id
+    counts = second.stage("embeddings").counts
+    assert (counts["embedded"], counts["reused"]) == (1, 16)
+    assert len(clusters_of(spark, tmp_path / "store")) == 21
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [
+        ([], []),
+        ([("a", "one text")], [{"a"}]),
+        ([(f"r{i}", "the same text") for i in range(9)], [{f"r{i}" for i in range(9)}]),
+        ([(f"r{i}", f"quite another {i} {i * 7919} text {'xyz'[i]}") for i in range(3)], [{"r0"}, {"r1"}, {"r2"}]),
+        ([("a", None), ("b", ""), ("c", " \u3000")], [{"a"}, {"b"}, {"c"}]),
+    ],
+    ids=["empty", "one", "all equal", "all different", "no text"],
+)
+def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
+    source = save(spark, rows, tmp_path / "source")
+    manifest = run(config_of(source, tmp_path / "store"), spark)
+    clusters = clusters_of(spark, tmp_path / "store")
+    check_invariants(clusters, len(rows))
+    assert partition_of(clusters) == {frozenset(g) for g in groups}
+    assert manifest.stage("clusters").counts["removable_rows"] == len(rows) - len(groups)
+
+
+@pytest.mark.parametrize("kind", ["int", "bigint"])
+def test_number_ids_keep_their_type_in_every_table(spark, tmp_path, kind):
+    rows = [(-5, "one and the same text"), (2**31 - 1, "one and the same text"), (7, "another text altogether")]
+    source = save(spark, rows, tmp_path / "source", f"id {kind}, text string")
+    run(config_of(source, tmp_path / "store", "keep.order_by=[record_id]"), spark)
+    for which, column in ((schema.CLUSTERS, "canonical_id"), (schema.MEMBERS, "record_id"), (schema.CANDIDATE_PAIRS, "left_record")):
+        assert dict(table(spark, tmp_path / "store", which).dtypes)[column] == kind
+    clusters = clusters_of(spark, tmp_path / "store")
+    assert clusters[2**31 - 1]["canonical_id"] == -5
+    assert table(spark, tmp_path / "store", schema.REPRESENTATIVES).where("group_size = 2").first()["record_id"] == -5
+
+
+def test_an_id_of_another_type_is_refused_with_the_cast_to_write(spark, tmp_path):
+    source = save(spark, [(1.5, "text")], tmp_path / "source", "id double, text string")
+    with pytest.raises(SourceError, match=r"source\.id must be .* got id of type double") as e:
+        run(config_of(source, tmp_path / "store"), spark)
+    assert e.value.hint == "source.id: cast(id as string)"
+
+
+def test_catalog_names_expressions_and_back_ticks(spark, tmp_path):
+    spark.sql("CREATE SCHEMA IF NOT EXISTS `odd kb`")
+    rows = [("1", "Pears", "cost two coins"), ("2", "Pears", "cost two coins"), ("3", "Figs", "cost one coin")]
+    spark.createDataFrame(rows, "id string, title string, body string").write.format("delta").saveAsTable("`odd kb`.`my.chunks`")
+    try:
+        for name in ("`odd kb`.`my.chunks`", "spark_catalog.`odd kb`.`my.chunks`"):
+            store = "dedup_out" if name.startswith("`") else "spark_catalog.dedup_three"
+            settings = config_of(name, store, text=r"concat_ws('\n', title, body)", form="table")
+            manifest = run(settings, spark)
+            assert manifest.source_version == 0
+            clusters = {r["record_id"]: r["cluster_size"] for r in spark.table(f"{store}.clusters").collect()}
+            assert clusters == {"1": 2, "2": 2, "3": 1}
+            assert not run(settings, spark).did_work
+    finally:
+        for s in ("`odd kb`", "dedup_out", "dedup_three"):
+            spark.sql(f"DROP SCHEMA IF EXISTS {s} CASCADE")
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_files_without_versions_are_watched_by_their_content(spark, tmp_path, form):
+    rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
+    frame = spark.createDataFrame(rows, "id string, text string")
+    frame.write.format(form).save(str(tmp_path / "source"))
+    settings = config_of(tmp_path / "source", tmp_path / "store", form=form)
+    assert run(settings, spark).source_version is None
+    assert {i: r["cluster_size"] for i, r in clusters_of(spark, tmp_path / "store").items()} == {"1": 2, "2": 2, "3": 1}
+    assert not run(settings, spark).did_work
+    frame.limit(1).write.format(form).mode("append").save(str(tmp_path / "source"))
+    with pytest.raises(StoreError, match="has changed since"):
+        run(settings, spark)
+
+
+def test_column_names_with_dots_blanks_and_back_ticks(spark, tmp_path):
+    odd = spark.read.parquet(str(CASES / "o24_names.parquet"))
+    odd.write.format("delta").option("delta.columnMapping.mode", "name").save(str(tmp_path / "odd"))
+    run(config_of(tmp_path / "odd", tmp_path / "s1", "keep.order_by=['`a``b` desc']", record_id="doc.id", text="doc.text"), spark)
+    clusters = clusters_of(spark, tmp_path / "s1")
+    assert {i: (r["cluster_size"], r["canonical_id"]) for i, r in clusters.items()} == {"1": (2, "2"), "2": (2, "2"), "3": (1, "3")}
+    # the same words as a struct path, where no column has that exact name
+    struct = odd.select(F.struct(F.col("`doc.id`").alias("id"), F.col("`doc.text`").alias("text")).alias("doc"))
+    struct.write.format("delta").save(str(tmp_path / "struct"))
+    run(config_of(tmp_path / "struct", tmp_path / "s2", record_id="doc.id", text="doc.text"), spark)
+    assert {i: r["cluster_size"] for i, r in clusters_of(spark, tmp_path / "s2").items()} == {"1": 2, "2": 2, "3": 1}
+
+
+def test_a_column_that_is_not_there_is_named_with_the_nearest(spark, tmp_path):
+    source = save(spark, [("1", "x")], tmp_path / "source")
+    with pytest.raises(SourceError, match=r"source\.text is neither a column nor an expression over the columns: 'texts'; did you mean 'text'"):
+        run(config_of(source, tmp_path / "store", text="texts"), spark)
+    with pytest.raises(SourceError, match="can not be read as delta"):
+        run(config_of(tmp_path / "nothing", tmp_path / "store"), spark)
+    with pytest.raises(SourceError, match="the catalog has no table no_such_table"):
+        run(config_of("no_such_table", tmp_path / "store", form="table"), spark)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("merge.rule=cosin > 0.9", r"merge\.rule can not be used: 'cosin > 0\.9'"),
+        ("merge.rule=cosine +", r"merge\.rule can not be used"),
+        ("merge.rule=cosine + 1", r"merge\.rule must be a condition that is true or false, got 'cosine \+ 1' of type double"),
+        ("keep.order_by=[no_such_column desc]", r"keep\.order_by has an expression that can not be used: 'no_such_column desc'"),
+    ],
+)
+def test_expressions_are_checked_before_any_work(spark, tmp_path, setting, message):
+    source = save(spark, [("1", "x")], tmp_path / "source")
+    with pytest.raises(ConfigError, match=message):
+        run(config_of(source, tmp_path / "store", setting), spark)
+    assert not (tmp_path / "store").exists()
+
+
+def test_null_and_repeated_ids_are_refused_with_examples_before_heavy_work(spark, tmp_path):
+    rows = [json.loads(line) for line in (CASES / "o20_duplicate_ids.jsonl").read_text().splitlines()]
+    source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
+    with pytest.raises(SourceError, match=r"4 rows share 2 ids \(r1, r3\); 1 null id") as e:
+        run(config_of(source, tmp_path / "store"), spark)
+    assert "drop_equal" in e.value.hint
+    assert not (tmp_path / "store" / "_embeddings").exists()
+    # lenient: equal rows collapse, the same id with two texts is still an error
+    with pytest.raises(SourceError, match=r"2 rows share 1 id \(r1\); 1 null id"):
+        run(config_of(source, tmp_path / "store", "source.duplicate_ids=drop_equal"), spark, rebuild=True)
+    good = save(spark, [(r["id"], r["text"]) for r in rows if r["id"] in ("r2", "r3")], tmp_path / "good")
+    manifest = run(config_of(good, tmp_path / "store2", "source.duplicate_ids=drop_equal"), spark)
+    assert manifest.stage("records").counts["dropped_equal"] == 1
+    assert sorted(clusters_of(spark, tmp_path / "store2")) == ["r2", "r3"]
+
+
+def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
+    rows = [json.loads(line) for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for line in (CASES / name).read_text().splitlines() if line]
+    source = save(spark, [(r["id"], r["text"].encode("utf-8", "replace").decode() if r["text"] else r["text"]) for r in rows], tmp_path / "source")
+    manifest = run(config_of(source, tmp_path / "store"), spark)
+    clusters = clusters_of(spark, tmp_path / "store")
+    check_invariants(clusters, len(rows))
+    lone = [i for i, r in clusters.items() if r["match_kind"] == "no_text"]
+    assert sorted(lone) == sorted(f"e{i}" for i in range(9))
+    assert all(clusters[i]["cluster_id"] is None and clusters[i]["cluster_size"] == 1 for i in lone)
+    assert clusters["e12"]["cluster_id"] == clusters["e13"]["cluster_id"]
+    aside = {(r["record_id"], r["reason"]) for r in table(spark, tmp_path / "store", schema.SET_ASIDE).collect()}
+    assert {i for i, reason in aside if reason == "no_text"} == set(lone)
+    assert ("e9", "invisible_characters") in aside
+    assert ("s5", "invalid_characters") in aside
+    assert manifest.stage("records").counts["no_text"] == 9
+    touched = {x for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect() for x in (r["left_record"], r["right_record"])}
+    assert not touched & set(lone)
+
+
+def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark, tmp_path):
+    rows = [json.loads(line) for line in (CASES / "o03_invisible.jsonl").read_text().splitlines()]
+    source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
+    manifest = run(config_of(source, tmp_path / "store", "embed.encoder=use"), spark)
+    assert manifest.stage("representatives").counts["keys"] == 8
+    assert manifest.stage("records").counts["invisible_characters"] == 7
+    assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(r["id"] for r in rows)}
+
+
+def _with_texts(spark, path, name):
+    """Vectors of a case with a text of their own for each row."""
+    rows = pq.read_table(CASES / name).to_pylist() if name.endswith("parquet") else [json.loads(x) for x in (CASES / name).read_text().splitlines() if x]
+    data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
+    return rows, save(spark, data, path, "id string, text string, v array<float>")
+
+
+COLUMN = ("embed.encoder=column", "embed.column=v", "merge.rule=cosine >= 0.85")
+
+
+def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_path):
+    rows, source = _with_texts(spark, tmp_path / "source", "o09_copies.parquet")
+    manifest = run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    pairs = {frozenset((r["left_record"], r["right_record"])) for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()}
+    assert {frozenset((f"a{i:03d}", f"b{i:03d}")) for i in range(300)} <= pairs
+    copies = [r["id"] for r in rows if r["id"][0] not in "ab"]
+    assert len(copies) == 800
+    clusters = clusters_of(spark, tmp_path / "store")
+    check_invariants(clusters, 1400)
+    assert len({clusters[i]["cluster_id"] for i in copies}) == 1
+    assert sum(p <= set(copies) for p in pairs) == 799
+    # 800 * 799 / 2 pairs of equal vectors, of which 799 are stored
+    assert manifest.stage("candidates").caps_hit["copies_not_paired"] == 319_600 - 799
+
+
+def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_path):
+    _, source = _with_texts(spark, tmp_path / "source", "o10_small_shard.jsonl")
+    run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    pairs = table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
+    assert [sorted((r["left_record"], r["right_record"])) for r in pairs] == [["p1", "p2"]]
+    assert pairs[0]["cosine"] == pytest.approx(0.96, abs=1e-6)
+
+
+def test_unusable_vectors_are_set_aside_with_the_reason(spark, tmp_path):
+    rows = [r for r in pq.read_table(CASES / "o11_bad_vectors.parquet").to_pylist() if r["id"] not in ("short1", "empty1", "nullel")]
+    data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
+    source = save(spark, data, tmp_path / "source", "id string, text string, v array<float>")
+    manifest = run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    found = {frozenset((r["left_record"], r["right_record"])): r["cosine"] for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()}
+    # tiny points along ok1; huge is at 45 degrees: cos to ok2 = (0.95 + 0.31225) / sqrt(2) = 0.8925
+    expected = {("ok1", "ok2"): 0.95, ("ok1", "tiny"): 1.0, ("ok2", "tiny"): 0.95, ("huge", "ok2"): 0.892539}
+    assert set(found) == {frozenset(p) for p in expected}
+    assert all(found[frozenset(p)] == pytest.approx(c, abs=1e-6) for p, c in expected.items())
+    aside = {r["record_id"]: r["detail"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).collect() if r["reason"] == "bad_embedding"}
+    assert aside == {"zero1": "zero", "zero2": "zero", "nan1": "nan", "nan2": "nan", "inf1": "infinite", "null1": "missing"}
+    clusters = clusters_of(spark, tmp_path / "store")
+    check_invariants(clusters, 10)
+    assert {i for i, r in clusters.items() if r["match_kind"] == "bad_embedding"} == set(aside)
+    assert manifest.stage("embeddings").counts["bad_embedding"] == 6
+
+
+def test_vectors_of_a_wrong_length_or_with_a_null_inside_stop_the_run_by_name(spark, tmp_path):
+    _, source = _with_texts(spark, tmp_path / "source", "o11_bad_vectors.parquet")
+    with pytest.raises(EmbeddingError) as e:
+        run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    told = str(e.value)
+    assert "record_id 'short1': expected 4 elements, found 3" in told
+    assert "record_id 'empty1': expected 4 elements, found 0" in told
+    assert "record_id 'nullel': expected 4 elements, found 4, 1 of them null" in told
+    assert not (tmp_path / "store" / "_index").exists()
+
+
+def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
+    rows, _ = families(5)
+    source = save(spark, rows, tmp_path / "source")
+    manifest = run(config_of(source, tmp_path / "store", "exact.route=bypass"), spark)
+    # 20 keys, 5 of them groups of copies: pairs among 20 minus pairs among 15
+    assert manifest.stage("representatives").counts["pairs_unseen"] == 190 - 105
+    assert manifest.stage("embeddings").counts["embedded"] == 15
+    clusters = clusters_of(spark, tmp_path / "store")
+    assert {frozenset(("o0000", "c0000")), frozenset(("a0000",))} <= partition_of(clusters)
+
+
+def test_large_groups_pass_under_a_small_driver(spark, spark_conf, tmp_path):
+    spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    spark_conf("spark.sql.autoBroadcastJoinThreshold", "-1")
+    big = "long " * 200_000  # 1 MB
+    rows = spark.range(40).select(F.concat(F.lit("b"), "id").alias("id"), F.lit(big).alias("text"))
+    short = spark.range(50_000).select(F.concat(F.lit("s"), "id").alias("id"), F.lit("short text of many rows").alias("text"))
+    rows.union(short).write.format("delta").save(str(tmp_path / "source"))
+    manifest = run(config_of(tmp_path / "source", tmp_path / "store"), spark)
+    assert manifest.stage("clusters").counts["largest"] == 50_000
+    assert manifest.stage("clusters").counts["clusters"] == 2
+    assert table(spark, tmp_path / "store", schema.CLUSTERS).where("is_canonical").count() == 2
+
+
+def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path):
+    source = save(spark, [("1", "x")], tmp_path / "source")
+    with pytest.raises(EmbeddingError, match="the encoder failed on the texts with rep_id 0 to 0"):
+        run(config_of(source, tmp_path / "store", "embed.encoder=broken_encoder:factory"), spark)
+    assert not (tmp_path / "store" / "_embeddings").exists()

@@ -110,7 +110,8 @@ def stages(spark: SparkSession, vectors: DataFrame, heads: int, config: SearchCo
     clock.append(time.perf_counter())
     index = spark.read.parquet(f"{folder}/index")
     noted = Observation("hnsw")
-    with index_files(index, index_manifest(index).collect()) as files:
+    local = (spark.sparkContext.master or "").startswith("local")
+    with index_files(index, index_manifest(index).collect(), local=local) as files:
         clock.append(time.perf_counter())
         partitions = 4 * spark.sparkContext.defaultParallelism
         pairs = hnsw_candidates(vectors, vectors, files, cells, config, partitions=partitions, noted=noted)
@@ -131,7 +132,8 @@ def store_vectors(spark: SparkSession, vectors: Floats, texts: list[str], path: 
     Path(path).mkdir(parents=True)
     for start in range(0, len(vectors), 8192):
         part = slice(start, start + 8192)
-        columns = [pa.array(np.arange(len(vectors))[part]), pa.array(heads[part]), to_binary(vectors[part]), features(pa.array(texts[part]))]
+        ids = [pa.array(np.arange(len(vectors))[part]), pa.array(heads[part])]
+        columns = [*ids, to_binary(vectors[part]), features(pa.array(texts[part]))]
         pq.write_table(pa.Table.from_arrays(columns, schema=VECTORS.arrow()), f"{path}/part-{start:08d}.parquet", row_group_size=4096)
     return spark.read.parquet(path)
 

@@ -12,12 +12,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from spark_dedup.errors import EnvironmentProblem, StoreError
@@ -74,10 +75,12 @@ class ShardFiles:
     Attributes:
         token: Makes file names unique within the application.
         sizes: Bytes of each file, by shard and file name.
+        folder: Where they are if driver and executors share a disk; None where Spark has brought them.
     """
 
     token: str
     sizes: dict[tuple[int, str], int]
+    folder: str | None
 
     def name(self, shard: int, file: str) -> str:
         """Name under which Spark knows a file."""
@@ -100,7 +103,8 @@ class ShardFiles:
     def _fetched(self, shard: int, file: str) -> Path:
         from pyspark import SparkFiles
 
-        path = Path(SparkFiles.get(self.name(shard, file)))
+        name = self.name(shard, file)
+        path = Path(SparkFiles.get(name) if self.folder is None else os.path.join(self.folder, name))
         found = path.stat().st_size
         if found != self.sizes[shard, file]:
             raise StoreError(f"file {file} of shard {shard} has {found} bytes on this executor, want {self.sizes[shard, file]}")
@@ -111,12 +115,13 @@ _opened: dict[tuple[str, int], Shard] = {}
 
 
 @contextmanager
-def index_files(index: DataFrame, manifest: Sequence[Row]) -> Iterator[ShardFiles]:
+def index_files(index: DataFrame, manifest: Sequence[Row], *, local: bool = False) -> Iterator[ShardFiles]:
     """Bring the shards to every executor for as long as the context lasts.
 
     Args:
         index: INDEX, of a session with a SparkContext.
         manifest: All rows of INDEX_SHARDS.
+        local: Whether driver and executors are one machine, so that nothing has to be brought anywhere.
 
     Yields:
         What the workers need to open them.
@@ -124,41 +129,72 @@ def index_files(index: DataFrame, manifest: Sequence[Row]) -> Iterator[ShardFile
     Raises:
         StoreError: If the stored files are not what the manifest says.
     """
+    folder = Path(tempfile.mkdtemp(prefix="spark_dedup-"))
+    sizes = {(row["shard"], row["file"]): row["bytes"] for row in manifest}
+    files = ShardFiles(uuid.uuid4().hex[:12], sizes, str(folder) if local else None)
+    paths = {key: folder / files.name(*key) for key in sizes}
+    keep = False
+    try:
+        for path in paths.values():
+            path.touch()
+        wanted = index.where(F.col("file") != MANIFEST)
+        if local:
+            write_from_tasks(wanted, paths)
+        else:
+            write_from_driver(wanted, paths, sum(sizes.values()))
+        for row in manifest:
+            check_file(paths[row["shard"], row["file"]], row)
+        if not local:
+            keep = True
+            for path in paths.values():
+                index.sparkSession.sparkContext.addFile(str(path))
+        yield files
+    finally:
+        if keep:
+            withdraw(paths.values())
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_from_tasks(parts: DataFrame, paths: dict[tuple[int, str], Path]) -> None:
+    """Write every shard file where the tasks run, which is here."""
+    names = {key: str(path) for key, path in paths.items()}
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            shard, file, part = (batch.column(name).to_pylist() for name in ("shard", "file", "part"))
+            for key, n, data in zip(zip(shard, file, strict=True), part, batch.column("bytes"), strict=True):
+                write_part(names[key], n, data.as_buffer())
+        yield from ()
+
+    parts.mapInArrow(write, "`none` int").collect()
+
+
+def write_from_driver(parts: DataFrame, paths: dict[tuple[int, str], Path], total: int) -> None:
+    """Write every shard file to the driver's disk; a few MiB at a time pass its memory."""
+    jobs = max(1, math.ceil(total / FETCH_BYTES))
+    for row in parts.repartition(jobs, "shard", "file", "part").toLocalIterator(prefetchPartitions=True):
+        write_part(paths[row["shard"], row["file"]], row["part"], row["bytes"])
+
+
+def write_part(path: str | Path, part: int, data: bytes | pa.Buffer) -> None:
+    """Put one part into its place; parts may come in any order."""
+    with open(path, "r+b") as file:
+        file.seek(part * PART_BYTES)
+        file.write(data)
+
+
+def withdraw(paths: Iterable[Path]) -> None:
+    """Free the disk of files that Spark knows.
+
+    An executor that joins later still asks the driver for every file that was ever added, so they stay, emptied.
+    """
     from pyspark import SparkFiles
 
-    context = index.sparkSession.sparkContext
-    files = ShardFiles(uuid.uuid4().hex[:12], {(row["shard"], row["file"]): row["bytes"] for row in manifest})
-    folder = Path(tempfile.mkdtemp(prefix="spark_dedup-"))
-    names = [files.name(*key) for key in files.sizes]
-    try:
-        write_files(index, files, folder)
-        for row in manifest:
-            check_file(folder / files.name(row["shard"], row["file"]), row)
-        for name in names:
-            context.addFile(str(folder / name))
-        yield files
-        # An executor that joins later still asks for every file that was ever added, so they stay, emptied.
-        for name in names:
-            os.truncate(folder / name, 0)
-            with suppress(FileNotFoundError):
-                os.unlink(SparkFiles.get(name))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def write_files(index: DataFrame, files: ShardFiles, folder: Path) -> None:
-    """Write every shard file to the driver's disk, a few MiB at a time."""
-    jobs = math.ceil(sum(files.sizes.values()) / FETCH_BYTES)
-    if not jobs:
-        return
-    parts = index.where(F.col("file") != MANIFEST).repartition(jobs, "shard", "file", "part")
-    for key in files.sizes:
-        (folder / files.name(*key)).touch()
-    for row in parts.toLocalIterator(prefetchPartitions=True):
-        with (folder / files.name(row["shard"], row["file"])).open("r+b") as file:
-            file.seek(row["part"] * PART_BYTES)
-            file.write(row["bytes"])
+    for path in paths:
+        os.truncate(path, 0)
+        with suppress(FileNotFoundError):
+            os.unlink(SparkFiles.get(path.name))
 
 
 def check_file(path: Path, row: Row) -> None:

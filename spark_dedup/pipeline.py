@@ -22,6 +22,7 @@ from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError,
 from spark_dedup.index_files import choose_placement, index_files
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.encoder import encoder_identity
+from spark_dedup.kernels.features import FEATURES_VERSION
 from spark_dedup.manifest import DONE, FAILED, RUN, STARTED, RunManifest, StageRecord
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID, Table
@@ -198,7 +199,7 @@ def prepare(config: DedupConfig, spark: SparkSession, rebuild: bool, progress: P
         identity = {**identity, "source": config.source.table, "state": source.state}
     model = fingerprint(identity, {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation})
     settings = {**as_dict(config), "model": model}
-    whole = fingerprint(config, model, source.state, LAYOUT)
+    whole = fingerprint(config, model, source.state, LAYOUT, FEATURES_VERSION)
     store = TableStore(spark, config.store)
     store.prepare()
     if not caps.local:
@@ -354,20 +355,24 @@ def make_records(job: Job) -> Outcome:
 def make_representatives(job: Job) -> Outcome:
     """RECORDS -> REPRESENTATIVES, MEMBERS."""
     records = job.store.read(schema.RECORDS)
-    written, size = job.write(schema.REPRESENTATIVES, choose_representatives(records, job.config.exact), "representatives")
+    noted = Observation("representatives")
+    copied = F.col("group_size") > 1
+    figures = {
+        "with_text": F.sum("group_size"),
+        "largest_group": F.max("group_size"),
+        "copy_groups": F.count(F.when(copied, 1)),
+        "copy_rows": F.sum(F.when(copied, F.col("group_size"))),
+    }
+    chosen = choose_representatives(records, job.config.exact).observe(noted, *[column.alias(name) for name, column in figures.items()])
+    written, size = job.write(schema.REPRESENTATIVES, chosen, "representatives")
     representatives = job.store.read(schema.REPRESENTATIVES)
     members, members_size = job.write(schema.MEMBERS, assign_members(records, representatives), "representatives")
-    copied = F.col("group_size") > 1
-    row = representatives.agg(
-        F.sum("group_size"), F.max("group_size"), F.count(F.when(copied, 1)), F.sum(F.when(copied, F.col("group_size")))
-    ).first()
-    with_text, largest, groups, copies = (int(v or 0) for v in (row or (0, 0, 0, 0)))
+    found = {name: int(value or 0) for name, value in noted.get.items()}
+    with_text, groups = found.pop("with_text"), found["copy_groups"]
     counts = {
         "keys": written,
-        "copy_groups": groups,
-        "copy_rows": copies,
+        **found,
         "duplicate_rows": with_text - written,
-        "largest_group": largest,
         "pairs_all": pairs_among(with_text),
         "pairs_left": pairs_among(written),
     }
@@ -391,12 +396,14 @@ def make_embeddings(job: Job) -> Outcome:
         vectors = embeddings_from_column(store.read(schema.RECORDS), job.model)
         embedded, size = job.write(schema.EMBEDDINGS, vectors, "embeddings")
     else:
-        missing = wanted
+        slice_rows = config.rows_per_commit // BLOCK_ROWS * BLOCK_ROWS  # whole blocks only
+        slice_of = F.floor(F.col(REP_ID) / slice_rows)
+        keys = job.finished["representatives"].counts["keys"]
+        missing, todo = wanted, [(i, min(slice_rows, keys - i * slice_rows)) for i in range(-(-keys // slice_rows))]
         if stored:
             missing = wanted.join(model_rows(store, job.model).select(EXACT_KEY), EXACT_KEY, how="left_anti")
+            todo = [(row[0], row[1]) for row in missing.groupBy(slice_of.alias("slice")).count().orderBy("slice").collect()]
         embedded, size = 0, 0
-        slice_of = F.floor(F.col(REP_ID) / (config.rows_per_commit // BLOCK_ROWS * BLOCK_ROWS))  # whole blocks only
-        todo = missing.groupBy(slice_of.alias("slice")).count().orderBy("slice").collect()
         for number, rows in todo:
             part = missing.where(slice_of == number).select(REP_ID, EXACT_KEY, "text")
             vectors = embed_texts(part, config, job.config.exact, job.model, partitions=worker_partitions(job, rows))
@@ -479,12 +486,12 @@ def make_components(job: Job) -> Outcome:
     vertices = store.read(schema.REPRESENTATIVES).select(REP_ID)
     edges = accepted_edges(store.read(schema.CANDIDATE_PAIRS))
     folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
+    noted = Observation("components")
     with components(vertices, edges, engine=engine, checkpoint_dir=folder) as found:
-        written, size = job.write(schema.COMPONENTS, found, "components")
-    sizes = store.read(schema.COMPONENTS).groupBy("component_id").count()
-    row = sizes.agg(F.count("*"), F.max("count"), F.sum(F.when(F.col("count") > 1, F.col("count")))).first()
-    total, largest, joined = (int(v or 0) for v in (row or (0, 0, 0)))
-    counts = {"components": total, "largest": largest, "joined": joined}
+        counted = found.observe(noted, F.count(F.when(F.col(REP_ID) == F.col("component_id"), 1)).alias("components"))
+        written, size = job.write(schema.COMPONENTS, counted, "components")
+    total = int(noted.get["components"])
+    counts = {"components": total, "absorbed": written - total}
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
 
 

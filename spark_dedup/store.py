@@ -92,11 +92,14 @@ class TableStore:
         Raises:
             StoreError: If it has not been written.
         """
-        if not self.exists(table):
-            raise StoreError(f"the store {self.where} has no table {table.name}", hint="run `spark-dedup run` on this store first")
-        if self.is_folder:
-            return self.spark.read.format("delta").load(self.location(table))
-        return self.spark.table(self.location(table))
+        try:
+            if self.is_folder:
+                return self.spark.read.format("delta").load(self.location(table))
+            return self.spark.table(self.location(table))
+        except Exception as e:
+            if not is_missing_table(e):
+                raise
+            raise StoreError(f"the store {self.where} has no table {table.name}", hint="run `spark-dedup run` on this store first") from e
 
     def write(self, table: Table, df: DataFrame, lineage: dict[str, Any], *, append: bool = False) -> Written:
         """Write a table in one commit: all of it, or nothing.
@@ -107,6 +110,12 @@ class TableStore:
             lineage: Run id, stage and fingerprint, kept in the commit's user metadata.
             append: Add rows instead of replacing the table.
         """
+        self._commit(table, df, lineage, append)
+        metrics = self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").select("operationMetrics").first()
+        found: dict[str, str] = dict(metrics[0] or {}) if metrics else {}
+        return Written(rows=int(found.get("numOutputRows", 0)), bytes=int(found.get("numOutputBytes", 0)))
+
+    def _commit(self, table: Table, df: DataFrame, lineage: dict[str, Any], append: bool) -> None:
         writer = df.write.format("delta").mode("append" if append else "overwrite").option("userMetadata", json.dumps(lineage))
         if not append:
             writer = writer.option("overwriteSchema", "true")
@@ -114,9 +123,6 @@ class TableStore:
             writer.save(self.location(table))
         else:
             writer.saveAsTable(self.location(table))
-        metrics = self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").select("operationMetrics").first()
-        found: dict[str, str] = dict(metrics[0] or {}) if metrics else {}
-        return Written(rows=int(found.get("numOutputRows", 0)), bytes=int(found.get("numOutputBytes", 0)))
 
     def newest_version(self, table: Table) -> int:
         """The newest Delta version of a table that has been written."""
@@ -147,8 +153,7 @@ class TableStore:
                 "finished_at": now,
             }
             rows.append(tuple({**run, **own}[name] for name in RUNS.names))
-        df = self.spark.createDataFrame(rows, RUNS.ddl()).coalesce(1)
-        self.write(RUNS, df, {"run_id": run["run_id"]}, append=self.exists(RUNS))
+        self._commit(RUNS, self.spark.createDataFrame(rows, RUNS.ddl()).coalesce(1), {"run_id": run["run_id"]}, append=True)
 
     def last_run(self) -> list[Row]:
         """Rows of the newest run, the newest row of each stage, oldest first; empty for an empty store.
@@ -213,7 +218,8 @@ def is_missing_table(error: Exception) -> bool:
     """Whether Spark says that there is no Delta table at a path."""
     text = str(error)
     return any(
-        word in text for word in ("DELTA_TABLE_NOT_FOUND", "is not a Delta table", "PATH_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "doesn't exist")
+        word in text
+        for word in ("DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND", "is not a Delta table", "PATH_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
     )
 
 

@@ -82,12 +82,12 @@ class Batch:
 
     @property
     def stands(self) -> NDArray[np.bool_]:
-        """bool (n,), whether a text is paired with texts of other vectors."""
-        return (self.copies <= self.max_copies) | (self.rep_ids == self.heads[self.inverse])
+        """Whether each text is paired with texts of other vectors: bool (n,)."""
+        return np.asarray((self.copies <= self.max_copies) | (self.rep_ids == self.heads[self.inverse]))
 
     @property
     def asks(self) -> NDArray[np.bool_]:
-        """bool (u,), whether any text of a vector is paired with texts of other vectors."""
+        """Whether any text of each vector is paired with texts of other vectors: bool (u,)."""
         asks = np.zeros(len(self.heads), dtype=np.bool_)
         asks[self.inverse[self.stands]] = True
         return asks

@@ -176,8 +176,8 @@ class Shard:
         """Map the files of a shard into memory; nothing is read until it is used."""
         import faiss
 
-        index = faiss.read_index(str(graph), faiss.IO_FLAG_MMAP_IFC)
-        flat = faiss.downcast_index(index.storage)
+        index: Any = faiss.read_index(str(graph), faiss.IO_FLAG_MMAP_IFC)
+        flat: Any = faiss.downcast_index(index.storage)
         vectors = faiss.rev_swig_ptr(flat.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
         data = np.asarray(np.load(rows, mmap_mode="r"))
         n, m = int(data[0]), int(data[1])
@@ -229,7 +229,8 @@ class Shard:
     def _walk(self, queries: NDArray[np.float32], k: int, config: SearchConfig) -> tuple[NDArray[np.float32], Ints]:
         import faiss
 
-        parameters = faiss.SearchParametersHNSW(efSearch=max(config.ef_search, k))
+        # FAISS's type stubs lack this class.
+        parameters = faiss.SearchParametersHNSW(efSearch=max(config.ef_search, k))  # type: ignore[attr-defined, unused-ignore]
         scores, ids = self.index.search(np.ascontiguousarray(queries), k, params=parameters)
         return scores, ids
 

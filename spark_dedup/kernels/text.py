@@ -115,7 +115,7 @@ def normalize_pieces(texts: Texts, *, lowercase: bool = False, strip_punctuation
         ascii_forms, starts, stops = _ascii_forms(piece, lowercase, strip_punctuation)
         whole = ascii_forms.decode("latin-1")  # holds the bytes of other texts too, but none of the slices taken here does
         forms: list[str | None] = [whole[a:b] for a, b in zip(starts, stops, strict=True)]
-        for row, text in piece.others():
+        for row, text, _ in piece.others():
             forms[row] = _fold(text, lowercase, strip_punctuation)
         for row in np.flatnonzero(piece.null).tolist():
             forms[row] = None
@@ -136,7 +136,7 @@ def clean_text(texts: Texts) -> pa.Array:
     """
     array = _one_array(texts)
     kind = pa.large_string() if array.type in (pa.large_string(), pa.large_binary()) else pa.string()
-    viewed = pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
+    viewed = _view(array, kind)
     try:
         viewed.validate(full=True)
     except pa.ArrowInvalid:
@@ -184,12 +184,13 @@ class _Piece:
     null: NDArray[np.bool_]
     other: NDArray[np.bool_]  # present, and not ASCII throughout
 
-    def others(self) -> Iterator[tuple[int, str]]:
-        """Row number and text of those that are not ASCII."""
+    def others(self) -> Iterator[tuple[int, str, bytes]]:
+        """Row number, text and UTF-8 of those that are not ASCII."""
         rows = np.flatnonzero(self.other)
         raw = self.data.tobytes() if len(rows) else b""
         for row, a, b in zip(rows.tolist(), self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True):
-            yield row, _decode(raw[a:b])
+            text = _decode(utf8 := raw[a:b])
+            yield row, text, text.encode() if _REPLACEMENT in text else utf8
 
 
 def _pieces(texts: Texts) -> Iterator[_Piece]:
@@ -201,18 +202,21 @@ def _pieces(texts: Texts) -> Iterator[_Piece]:
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
     data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
     null = _mask(array.is_null())
+    other = ~_mask(pc.string_is_ascii(_view(array, pa.large_string()))) & ~null
     row = 0
     while row < len(array):
         full = int(np.searchsorted(offsets, offsets[row] + _PIECE_BYTES, side="right")) - 1
         end = max(row + 1, min(full, row + _PIECE_ROWS))
-        part, at = data[offsets[row] : offsets[end]], offsets[row : end + 1] - offsets[row]
-        above = np.searchsorted(np.flatnonzero(part > 0x7F), at)
-        yield _Piece(part, at, null[row:end], (above[1:] > above[:-1]) & ~null[row:end])
+        at = offsets[row : end + 1]
+        yield _Piece(data[at[0] : at[-1]], at - at[0], null[row:end], other[row:end])
         row = end
 
 
 def _ascii_forms(piece: _Piece, lowercase: bool, strip_punctuation: bool) -> tuple[bytes, list[int], list[int]]:
     """Normal forms of the ASCII texts of a piece: bytes, and where each text starts and stops in them (equal for all others)."""
+    aside = piece.null | piece.other
+    if aside.all():
+        return b"", [0] * len(aside), [0] * len(aside)
     folded = piece.data.tobytes().translate(_ASCII_FOLD)
     flat = np.frombuffer(folded.lower() if lowercase else folded, dtype=np.uint8)
     offsets = piece.offsets
@@ -224,7 +228,7 @@ def _ascii_forms(piece: _Piece, lowercase: bool, strip_punctuation: bool) -> tup
     # A run that crosses into the next text keeps its first blank only: what the next text loses would be stripped anyway.
     flat, offsets = _without(flat, offsets, repeated)
     starts = offsets[:-1].copy()
-    stops = np.where(piece.null | piece.other, starts, offsets[1:])
+    stops = np.where(aside, starts, offsets[1:])
     full = np.flatnonzero(stops > starts)
     starts[full] += flat[starts[full]] == _BLANK
     full = full[stops[full] > starts[full]]
@@ -245,9 +249,9 @@ def _keys(piece: _Piece, lowercase: bool, strip_punctuation: bool) -> pa.Array:
     ascii_forms, starts, stops = _ascii_forms(piece, lowercase, strip_punctuation)
     view = memoryview(ascii_forms)
     digests = [sha256(view[a:b]).digest() if a < b else b"" for a, b in zip(starts, stops, strict=True)]
-    for row, text in piece.others():
+    for row, text, utf8 in piece.others():
         if normal := _fold(text, lowercase, strip_punctuation):
-            digests[row] = sha256(normal.encode()).digest()
+            digests[row] = sha256(utf8 if normal == text else normal.encode()).digest()
     present = np.fromiter(map(len, digests), dtype=np.int32, count=len(digests)) > 0
     offsets = np.zeros(len(digests) + 1, dtype=np.int32)
     np.cumsum(present * np.int32(_KEY_CHARACTERS), out=offsets[1:])
@@ -282,6 +286,11 @@ def _one_array(texts: Texts) -> pa.Array:
     if isinstance(texts, pa.Array):
         return texts
     return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], texts.type)
+
+
+def _view(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same buffers under another type of equal layout; unlike a cast this does not look at the bytes."""
+    return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
 
 
 def _mask(found: pa.Array) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BANDS = 20
 """Bands of the cosine between the floor and 1."""
 
-SLOTS = 16
+SLOTS = 64
 """Examples kept of each band and verdict: the pair with the least hash of each slot."""
 
 POOL = 3
@@ -127,7 +127,8 @@ def chosen_pairs(store: Tables, rows: Sequence[Row], wanted: int) -> tuple[tuple
     edges = [row["pair"] for row in spread(r for r in rows if r["is_edge"])]
     others = [row["pair"] for row in spread(r for r in rows if not r["is_edge"])]
     others.sort(key=lambda pair: pair["cosine"] < HIGH_COSINE)  # stable: both parts stay spread
-    clusters = clusters_of(store.read(schema.CLUSTERS), [pair["left_record"] for pair in edges]) if wanted else {}
+    edges = edges[: 10 * POOL * wanted]  # enough to meet as many clusters as are wanted
+    clusters = clusters_of(store.read(schema.CLUSTERS), [pair["left_record"] for pair in edges])
     of_cluster: dict[int, Row] = {}
     for pair in edges:
         if pair["left_record"] in clusters:

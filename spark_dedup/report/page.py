@@ -154,9 +154,7 @@ def _histogram(summary: Summary) -> str:
     if not any(b.edges + b.refused for b in bands):
         return ""
     edges, refused = [b.edges for b in bands], [b.refused for b in bands]
-    rows = [
-        f'<tr><td>{b.low:.4f} to {b.high:.4f}</td><td class="n">{b.edges:,}</td><td class="n">{b.refused:,}</td></tr>' for b in bands
-    ]
+    rows = [f'<tr><td>{b.low:.4f} to {b.high:.4f}</td><td class="n">{b.edges:,}</td><td class="n">{b.refused:,}</td></tr>' for b in bands]
     figures = _table(["Cosine", ">Accepted", ">Refused"], rows, "plain")
     ticks = [bands[n * len(bands) // 5].low for n in range(5)] if len(bands) >= 5 else [bands[0].low]
     axis = "".join(f"<span>{t:.2f}</span>" for t in [*ticks, bands[-1].high])
@@ -257,7 +255,7 @@ def _settings(summary: Summary) -> str:
     ]
     if not rows:
         return ""
-    return f'<details><summary>All {len(rows)} settings of this run</summary>{_table(["Setting", "Value"], rows, "tables")}</details>'
+    return f"<details><summary>All {len(rows)} settings of this run</summary>{_table(['Setting', 'Value'], rows, 'tables')}</details>"
 
 
 def _tables(summary: Summary) -> str:

@@ -18,9 +18,7 @@ _LETTER = rf"[^\W{_NO_BLANKS}]"
 _TOKEN = re.compile(rf"{_LETTER}*\d\w*(?:[.,:/-]\d\w*)*|[{_NO_BLANKS}]|{_LETTER}[{_MARKS}]*(?:{_LETTER}[{_MARKS}]*)*|[^\w\s]")
 """A number or version, one letter of a script without blanks, a word with its combining marks, or one other character."""
 
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u180e\u200b\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u180e\u200b\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
 """Characters that a page would hide or obey: controls, direction overrides, zero widths. Joiners belong to scripts and stay."""
 
 MAX_MATCHES = 100_000

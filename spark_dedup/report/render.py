@@ -62,7 +62,14 @@ def render_text(summary: Summary, width: int = 100, color: bool = False, pairs: 
 def _indent(text: str, width: int, first: str = "  ", rest: str | None = None) -> list[str]:
     """A wrapped paragraph."""
     rest = " " * cells(first) if rest is None else rest
-    return [(first if n == 0 else rest) + line for n, line in enumerate(wrap(plain(text), width - cells(first)))]
+    return [(first if n == 0 else rest) + line for n, line in enumerate(wrap(plain(text), width - max(cells(first), cells(rest))))]
+
+
+def _heading(title: str, aside: str, width: int, paint: Paint) -> list[str]:
+    """A heading with an aside, on the same line where it fits."""
+    if cells(title) + cells(aside) + 2 <= width:
+        return [f"{paint.bold(title)}  {paint.dim(aside)}"]
+    return [paint.bold(title), *[paint.dim(line) for line in _indent(aside, width)]]
 
 
 def _top(summary: Summary, width: int, paint: Paint) -> list[str]:
@@ -98,8 +105,8 @@ def _bands(summary: Summary, width: int, paint: Paint) -> list[str]:
     most = max((b.edges + b.refused for b in merged), default=0)
     if not most:
         return []
-    lines = [paint.bold("Similar pairs by cosine") + paint.dim(f"  \u2588 accepted by the merge rule  \u2591 refused; {summary.recall}")]
-    room = width - 50
+    lines = _heading("Similar pairs by cosine", f"\u2588 accepted by the merge rule, \u2591 refused; {summary.recall}", width, paint)
+    room = width - 52
     for b in merged:
         full, light = bar(b.edges, most, room), bar(b.edges + b.refused, most, room)
         drawn = "\u2588" * full + "\u2591" * max(light - full, 1 if b.refused else 0)
@@ -110,9 +117,7 @@ def _bands(summary: Summary, width: int, paint: Paint) -> list[str]:
 def merge_bands(bands: tuple[CosineBand, ...], by: int) -> list[CosineBand]:
     """Neighbouring bands put together, `by` at a time."""
     groups = [bands[i : i + by] for i in range(0, len(bands), by)]
-    return [
-        CosineBand(low=g[0].low, high=g[-1].high, edges=sum(b.edges for b in g), refused=sum(b.refused for b in g)) for g in groups
-    ]
+    return [CosineBand(low=g[0].low, high=g[-1].high, edges=sum(b.edges for b in g), refused=sum(b.refused for b in g)) for g in groups]
 
 
 def bar(value: int, most: int, room: int) -> int:
@@ -126,7 +131,7 @@ def _found(summary: Summary, width: int, paint: Paint) -> list[str]:
     edges = figure(summary.manifest, "candidates", "edges")
     of = f"{len(summary.found)} of {edges:,}; " if edges is not None else ""
     lines = [
-        paint.bold("Near duplicates that were found") + paint.dim(f"  {of}{summary.recall}"),
+        *_heading("Near duplicates that were found", f"{of}{summary.recall}", width, paint),
         *_indent(_legend(paint), width, ""),
     ]
     for number, pair in enumerate(summary.found, start=1):
@@ -146,7 +151,7 @@ def _refused(summary: Summary, width: int, paint: Paint) -> list[str]:
     of = f"{len(summary.refused)} of {refused:,}; " if refused is not None else ""
     rule = merge_rule(summary)
     lines = [
-        paint.bold("Alike, but refused by the merge rule") + paint.dim(f"  {of}{summary.recall}"),
+        *_heading("Alike, but refused by the merge rule", f"{of}{summary.recall}", width, paint),
         *_indent(f"Rule: {rule}", width, ""),
     ]
     for number, pair in enumerate(summary.refused, start=1):
@@ -174,7 +179,8 @@ def _pair(number: int, pair: PairView, width: int, paint: Paint, reason: str = "
         ]
         return lines + ["     " + line for line in columns(blocks[0], blocks[1], room, paint.dim(" \u2502 "))]
     for name, side in zip(names, sides, strict=True):
-        lines += [f"     {paint.bold(name)}", *[f"       {line}" for line, _ in wrap_spans(side, width - 7, paint)]]
+        lines += [f"     {paint.bold(line)}" for line in wrap(name, width - 5)]
+        lines += [f"       {line}" for line, _ in wrap_spans(side, width - 7, paint)]
     return lines
 
 
@@ -182,7 +188,7 @@ def _sizes(summary: Summary, width: int, paint: Paint) -> list[str]:
     if not summary.size_bands:
         return []
     most = max(b.clusters for b in summary.size_bands)
-    lines = [paint.bold("Clusters by size") + paint.dim(f"  exact copies and near duplicates together; {summary.recall}")]
+    lines = _heading("Clusters by size", f"exact copies and near duplicates together; {summary.recall}", width, paint)
     for b in summary.size_bands:
         drawn = "\u2588" * bar(b.clusters, most, width - 50)
         clusters = quantity(b.clusters, "cluster")

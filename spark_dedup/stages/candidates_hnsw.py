@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +88,7 @@ def hnsw_candidates(
 def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: SearchConfig) -> DataFrame:
     """Ask where the queries are, with the shards opened from the executor's disk."""
 
-    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_threads()
         for batch in batches:
             for texts in slices(batch, config):
@@ -105,7 +105,7 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
     """Send each query to the tasks of the shards that it visits; each task writes its shard to local disk first."""
     routed_schema = pa_schema(ROUTED)
 
-    def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def route(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             visits = cells.visits(from_binary(batch.column("vector")), config.margin)
             for shard in np.flatnonzero(visits.any(axis=0)):
@@ -115,9 +115,9 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
                 empty = [pa.nulls(n, routed_schema.field(name).type) for name in ("file", "part", "bytes")]
                 yield pa.RecordBatch.from_arrays([*key, *empty, *some.columns], schema=routed_schema)
 
-    def serve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_threads()
-        for _, run in group_runs(batches, "shard"):
+        for _, run in group_runs(iter(batches), "shard"):
             with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
                 shard = None
                 for kind, rows in group_runs(run, "kind"):
@@ -207,7 +207,10 @@ def receive(batches: Iterator[pa.RecordBatch], folder: Path) -> Shard:
     want = {str(entry["file"]): (entry["bytes"], entry["sha256"]) for entry in manifest}
     have = {name: (size, checksum.hexdigest()) for name, (size, checksum) in found.items()}
     if want != have:
-        raise StoreError(f"the stored index is damaged: files (bytes, sha256) are {have}, want {want}", hint="build it anew: spark-dedup run --rebuild")
+        raise StoreError(
+            f"the stored index is damaged: files (bytes, sha256) are {have}, want {want}",
+            hint="build the index anew: spark-dedup run --rebuild",
+        )
     return Shard.open(*(folder / name for name in FILES))
 
 

@@ -15,11 +15,17 @@ from spark_dedup.kernels.forest import forest_batches
 from spark_dedup.schema import COMPONENTS, EDGES, LEFT_ID, REP_ID, RIGHT_ID
 
 COMPONENT_ID = "component_id"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+PARTITIONS = "spark.sql.shuffle.partitions"
 
 ENGINES = ("graphframes", "dataframe")
 
 ONE_TASK_EDGES = 5_000_000
 """Forest edges that the DataFrame engine finishes in one task: 80 MB at 16 bytes an edge, and some ten times that while sorting."""
+
+EDGES_PER_TASK = 100_000
+"""Forest edges that GraphFrames gets for each shuffle partition. It runs some thirty small jobs: with Spark's default of 200 partitions
+they took 22 s where 4 partitions took 5 s (7,000 vertices, 2 cores)."""
 
 MAX_ROUNDS = 100
 """Rounds of the DataFrame engine. They grow with the logarithm of the vertices (squared, at worst); more would be an error of ours."""
@@ -67,14 +73,12 @@ def components(
         yield COMPONENTS.conform(found)
 
 
-def connect(
-    forest: DataFrame, size: int, engine: str, one_task_edges: int, checkpoints: Checkpoints
-) -> AbstractContextManager[DataFrame]:
+def connect(forest: DataFrame, size: int, engine: str, one_task_edges: int, checkpoints: Checkpoints) -> AbstractContextManager[DataFrame]:
     """Choose how a stored forest of `size` edges becomes stars: EDGES with the least id of the component on the left."""
     if size == 0:
         return nullcontext(forest)
     if engine == "graphframes":
-        return graphframes_stars(forest, checkpoints.folder)
+        return graphframes_stars(forest, size, checkpoints.folder)
     if size <= one_task_edges:
         return nullcontext(forest.coalesce(1).mapInArrow(forest_batches, EDGES.ddl()))
     return nullcontext(dataframe_stars(forest, checkpoints))
@@ -96,17 +100,18 @@ def label(vertices: DataFrame, stars: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def graphframes_stars(forest: DataFrame, folder: str | None) -> Iterator[DataFrame]:
+def graphframes_stars(forest: DataFrame, size: int, folder: str | None) -> Iterator[DataFrame]:
     """Connect a stored forest with GraphFrames; only vertices that an edge touches enter the graph.
 
     Args:
         forest: EDGES, stored, so that GraphFrames reads the same rows each time it reads them.
+        size: Number of its edges.
         folder: Where GraphFrames writes its checkpoints; None keeps them on the executors.
 
     Yields:
         EDGES: from the least id of each component to each of its vertices, itself included.
     """
-    from graphframes import GraphFrame
+    from graphframes import GraphFrame  # here, because only this engine needs it
 
     spark = forest.sparkSession
     algorithm, broadcast_threshold = graphframes_dialect(spark)
@@ -114,8 +119,8 @@ def graphframes_stars(forest: DataFrame, folder: str | None) -> Iterator[DataFra
     graph = GraphFrame(ends, forest.select(F.col(LEFT_ID).alias("src"), F.col(RIGHT_ID).alias("dst")))
 
     def run() -> DataFrame:
-        with nullcontext() if folder is None else context_folder(spark, folder):
-            return graph.connectedComponents(
+        with few_partitions(spark, -(-size // EDGES_PER_TASK)), nullcontext() if folder is None else context_folder(spark, folder):
+            labelled: DataFrame = graph.connectedComponents(
                 algorithm=algorithm,
                 checkpointInterval=1,
                 broadcastThreshold=broadcast_threshold,
@@ -124,18 +129,45 @@ def graphframes_stars(forest: DataFrame, folder: str | None) -> Iterator[DataFra
                 max_iter=2**31 - 2,
                 storage_level=StorageLevel.MEMORY_AND_DISK_DESER,
             )
+            return labelled
 
     with borrowed(spark, run) as found:
         least = found.groupBy("component").agg(F.min("id").alias(LEFT_ID))
         yield found.join(least, on="component", how="inner").select(LEFT_ID, F.col("id").alias(RIGHT_ID))
 
 
+@contextmanager
+def few_partitions(spark: SparkSession, most: int) -> Iterator[None]:
+    """Lower the shuffle partitions during the block, then put the session's settings back as they were.
+
+    Adaptive execution is put back too: GraphFrames switches it off and leaves a setting behind where there was none.
+    """
+    before = {key: spark.conf.get(key, None) for key in (ADAPTIVE, PARTITIONS)}
+    now = str(spark.conf.get(PARTITIONS))
+    if now.isdigit():  # some platforms also know `auto`
+        spark.conf.set(PARTITIONS, str(min(int(now), most)))
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+
+
 def graphframes_dialect(spark: SparkSession) -> tuple[str, int]:
-    """Name of the label-propagation algorithm and the broadcast threshold that the loaded GraphFrames classes understand."""
+    """Name of the label-propagation algorithm, and the broadcast threshold, that the loaded GraphFrames classes understand.
+
+    A threshold of -1 leaves skew to adaptive execution from 0.11 on. In 0.10.1 it makes every vertex a hub instead: all ids come to
+    the driver and go into one IN list. There the default of a million edges a hub stands.
+    """
+    from py4j.protocol import Py4JJavaError  # not with Spark Connect
+
     loader = spark.sparkContext._jvm.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
     try:
         loader.loadClass("org.graphframes.lib.TwoPhase$")
-    except Exception:
+    except Py4JJavaError:
         return "graphframes", 1_000_000
     return "two_phase", -1
 
@@ -144,6 +176,7 @@ def dataframe_stars(forest: DataFrame, checkpoints: Checkpoints) -> DataFrame:
     """Connect a stored forest by alternating large-star and small-star steps until nothing moves.
 
     Source: Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in MapReduce and Beyond", SoCC 2014.
+    All edges of one vertex meet in one task, where the window spills to disk what does not fit.
 
     Returns:
         Stored EDGES: the least id of each component, to each of its other vertices.
@@ -204,9 +237,7 @@ def check_components(vertices: DataFrame, edges: DataFrame, found: DataFrame, *,
         ComponentsError: If a vertex is lost, repeated or unknown, if an edge joins two components, if a label is not the least id
             that bears it, or if there are fewer components than the edges can explain.
     """
-    counted = vertices.select(REP_ID, F.lit(1).alias("wanted"), F.lit(0).alias("labels")).union(
-        found.select(REP_ID, F.lit(0), F.lit(1))
-    )
+    counted = vertices.select(REP_ID, F.lit(1).alias("wanted"), F.lit(0).alias("labels")).union(found.select(REP_ID, F.lit(0), F.lit(1)))
     per_vertex = counted.groupBy(REP_ID).agg(F.sum("wanted").alias("wanted"), F.sum("labels").alias("labels"))
     per_component = found.groupBy(COMPONENT_ID).agg(F.min(REP_ID).alias("least"))
     left = found.select(F.col(REP_ID).alias(LEFT_ID), F.col(COMPONENT_ID).alias("left"))

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def coarse_cells(vectors: DataFrame, heads: int, config: SearchConfig) -> DataFr
     sample = first.where(F.pmod(F.xxhash64(REP_ID), F.lit(SAMPLE_STEPS)) < steps)
     schema = INDEX_CELLS.arrow()
 
-    def train(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from spark_dedup.kernels.vectors import from_binary, to_binary
 
         parts = [from_binary(batch.column("vector")) for batch in batches if batch.num_rows]
@@ -77,18 +77,18 @@ def build_index(vectors: DataFrame, cells: Cells, config: SearchConfig) -> DataF
     ddl = f"`shard` int, {VECTORS.ddl()}"
     settled_schema, schema = pa_schema(ddl), INDEX.arrow()
 
-    def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def settle(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from spark_dedup.kernels.vectors import from_binary
 
         for batch in batches:
             shard = pa.array(cells.home(from_binary(batch.column("vector"))))
             yield pa.RecordBatch.from_arrays([shard, *batch.columns], schema=settled_schema)
 
-    def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def build(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from spark_dedup.kernels.features import decode
         from spark_dedup.kernels.vectors import from_binary
 
-        for shard, run in group_runs(batches, "shard"):
+        for shard, run in group_runs(iter(batches), "shard"):
             builder = ShardBuilder(config)
             for batch in run:
                 rep, head = (batch.column(name).to_numpy() for name in (REP_ID, "head_id"))

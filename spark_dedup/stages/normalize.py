@@ -42,7 +42,7 @@ def normalize_records(source: DataFrame, exact: ExactConfig, duplicates: SourceC
             at = batch.schema.get_field_index("text")
             text = clean_text(batch.column(at))
             keys = exact_keys(text, lowercase=lowercase, strip_punctuation=strip_punctuation)
-            columns = [*batch.columns, keys, text_issues(text)]
+            columns = [*batch.columns, keys, text_issues(text, strip_punctuation=strip_punctuation)]
             columns[at] = text
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, EXACT_KEY, "issues"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ def search_vectors(representatives: DataFrame, embeddings: DataFrame, exact: Exa
     lowercase, strip_punctuation = exact.lowercase, exact.strip_punctuation
     schema = VECTORS.arrow()
 
-    def add_features(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_features(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from spark_dedup.kernels.features import features
 
         for batch in batches:

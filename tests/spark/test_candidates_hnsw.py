@@ -45,23 +45,29 @@ def vectors_frame(spark, x: np.ndarray):
     return spark.createDataFrame(rows, VECTORS.ddl()), len(heads)
 
 
-def run(spark, x: np.ndarray, config: SearchConfig, *, partitions: int = 2, place: str = "partitioned", frame=None):
-    """Pairs as sorted tuples, and what was noted."""
+def indexed(vectors, heads: int, config: SearchConfig):
+    """Cells and stored index."""
+    cells = Cells.from_rows(coarse_cells(vectors, heads, config).collect())
+    return cells, vectors.sparkSession.createDataFrame(build_index(vectors, cells, config).collect(), INDEX.ddl())
+
+
+def search(vectors, cells: Cells, index, config: SearchConfig, *, place: str, partitions: int = 2):
+    """Pairs as sorted tuples, and what was noted. The place `brought` is `broadcast` as on a cluster."""
     from pyspark.sql import Observation
 
-    vectors, heads = frame or vectors_frame(spark, x)
-    cells = Cells.from_rows(coarse_cells(vectors, heads, config).collect())
-    index = build_index(vectors, cells, config).cache()
     noted = Observation("pairs")
-    try:
-        if place == "partitioned":
-            pairs = hnsw_candidates(vectors, vectors, index, cells, config, partitions=partitions, noted=noted).collect()
-        else:
-            with index_files(index, index_manifest(index).collect()) as files:
-                pairs = hnsw_candidates(vectors, vectors, files, cells, config, partitions=partitions, noted=noted).collect()
-    finally:
-        index.unpersist()
+    if place == "partitioned":
+        pairs = hnsw_candidates(vectors, vectors, index, cells, config, partitions=partitions, noted=noted).collect()
+    else:
+        with index_files(index, index_manifest(index).collect(), local=place == "broadcast") as files:
+            pairs = hnsw_candidates(vectors, vectors, files, cells, config, partitions=partitions, noted=noted).collect()
     return sorted(map(tuple, pairs)), noted.get
+
+
+def run(spark, x: np.ndarray, config: SearchConfig, *, place: str = "partitioned"):
+    """From vectors to pairs, and what was noted."""
+    vectors, heads = vectors_frame(spark, x)
+    return search(vectors, *indexed(vectors, heads, config), config, place=place)
 
 
 def exact(x: np.ndarray, floor: float) -> dict[tuple[int, int], float]:
@@ -82,31 +88,31 @@ def test_pairs_and_scores_are_those_of_brute_force(spark):
     block = decode(features(pa.array(TEXTS)))
     left, right = (np.array([p[i] % len(TEXTS) for p in pairs]) for i in (0, 1))
     scores = pair_scores(block, left, block, right)
-    assert [p[4:7] for p in pairs] == list(zip(scores.jaccard.tolist(), scores.containment.tolist(), scores.substitution.tolist(), strict=True))
+    want_scores = (x.tolist() for x in (scores.jaccard, scores.containment, scores.substitution))
+    assert [p[4:7] for p in pairs] == list(zip(*want_scores, strict=True))
     assert [p[7] for p in pairs] == [NUMBERS[code] for code in scores.numbers]
     assert {p[2] for p in pairs} == {"hnsw"}
     assert noted == {"pairs": len(want), "asked_again": 121, "saturated": 0, "copies_not_paired": 0}
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_both_placements_and_all_partitions_give_the_same_pairs(spark, spark_conf, shards):
-    x = planted(1, others=500, family=80, near=60)
-    frame, heads = vectors_frame(spark, x)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_placement_partitions_row_order_and_batch_size_do_not_change_the_pairs(spark, spark_conf, shards):
+    vectors, heads = vectors_frame(spark, planted(1, others=300, family=60, near=40))
     config = SearchConfig(shards=shards)
-    want, events = run(spark, x, config, frame=(frame, heads))
-    assert len(want) >= 80 * 81 / 2 + 50
-    for place, partitions in (("broadcast", 1), ("broadcast", 7), ("partitioned", 7)):
-        shuffled = frame.repartition(partitions).orderBy("features", "vector")
-        assert run(spark, x, config, partitions=partitions, place=place, frame=(shuffled, heads)) == (want, events)
+    stored = indexed(vectors, heads, config)
+    want = search(vectors, *stored, config, place="broadcast", partitions=1)
+    assert len(want[0]) >= 61 * 60 / 2 + 40
+    shuffled = vectors.repartition(7).orderBy("features", "vector")
+    for place in ("brought", "partitioned"):
+        assert search(shuffled, *stored, config, place=place, partitions=7) == want
     spark_conf("spark.sql.adaptive.enabled", "false")
-    spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
-    assert run(spark, x, config, partitions=64, place="broadcast", frame=(frame, heads)) == (want, events)
-    assert run(spark, x, config, place="partitioned", frame=(frame, heads)) == (want, events)
+    spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "16")
+    assert search(vectors, *stored, config, place="broadcast", partitions=64) == want
+    assert search(vectors, *stored, config, place="partitioned") == want
 
 
 def test_the_stored_index_is_the_same_whatever_the_layout_of_its_input(spark, spark_conf):
-    x = planted(2, others=600, family=60, near=40)
-    frame, heads = vectors_frame(spark, x)
+    frame, heads = vectors_frame(spark, planted(2, others=300, family=60, near=40))
     config = SearchConfig(shards=3)
 
     def stored(df):
@@ -159,7 +165,7 @@ def test_three_vectors_give_one_pair_once_and_never_a_missing_neighbour(spark, p
     assert noted == {"pairs": 1, "asked_again": 0, "saturated": 0, "copies_not_paired": 0}
 
 
-@pytest.mark.parametrize("place", ["broadcast", "partitioned"])
+@pytest.mark.parametrize("place", ["broadcast", "brought", "partitioned"])
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_vector_and_one_vector_give_no_pair(spark, place, rows):
     pairs, noted = run(spark, unit(np.ones((3, 4)))[:rows], SearchConfig(), place=place)
@@ -168,7 +174,8 @@ def test_no_vector_and_one_vector_give_no_pair(spark, place, rows):
 
 
 def test_a_pair_found_twice_with_different_last_bits_keeps_the_higher_score(spark):
-    found = [(10, 9**3, 0.96, 0.5, 0.5, 0.25, 1, 0, None, None), (10, 9**3, 0.96000004, 0.5, 0.5, 0.25, 1, 0, None, None), (*[None] * 7, None, 4, 1)]
+    twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 0, None, None) for cosine in (0.96, 0.96000004)]
+    found = [*twice, (*[None] * 8, 4, 1)]  # the last row carries counts only
     pairs = distinct_pairs(spark.createDataFrame(found, FOUND), None)
     assert pairs.schema.simpleString() == spark.createDataFrame([], SCORED_PAIRS.ddl()).schema.simpleString()
     assert list(map(tuple, pairs.collect())) == [(10, 729, "hnsw", 0.96000004, 0.5, 0.5, 0.25, "contained")]
@@ -186,27 +193,28 @@ def test_a_damaged_file_is_refused_in_both_placements(spark):
     x = planted(5, others=100, family=10, near=0)
     vectors, heads = vectors_frame(spark, x)
     config = SearchConfig()
-    cells = Cells.from_rows(coarse_cells(vectors, heads, config).collect())
-    rows = [tuple(row) for row in build_index(vectors, cells, config).collect()]
+    cells, stored = indexed(vectors, heads, config)
+    rows = [tuple(row) for row in stored.collect()]
     damaged = [(s, f, p, bytes(b[:-1]) + bytes([b[-1] ^ 1]) if (f, p) == ("rows.npy", 0) else bytes(b)) for s, f, p, b in rows]
     index = spark.createDataFrame(damaged, INDEX.ddl())
     manifest = index_manifest(index)
     assert manifest.schema.simpleString() == spark.createDataFrame([], INDEX_SHARDS.ddl()).schema.simpleString()
-    with pytest.raises(StoreError, match=r"file rows\.npy of shard 0 is damaged"), index_files(index, manifest.collect()):
-        pass
+    for local in (True, False):
+        with pytest.raises(StoreError, match=r"file rows\.npy of shard 0 is damaged"), index_files(index, manifest.collect(), local=local):
+            pass
     with pytest.raises(Exception, match="the stored index is damaged"):
         hnsw_candidates(vectors, vectors, index, cells, config, partitions=1).collect()
 
 
-def test_executors_hold_one_copy_that_goes_when_the_search_is_over(spark, tmp_path):
+@pytest.mark.parametrize("local", [True, False])
+def test_executors_hold_one_copy_that_goes_when_the_search_is_over(spark, local):
     from pyspark import SparkFiles
 
     x = planted(6, others=100, family=10, near=0)
-    vectors, heads = vectors_frame(spark, x)
-    cells = Cells.from_rows(coarse_cells(vectors, heads, SearchConfig()).collect())
-    index = build_index(vectors, cells, SearchConfig())
-    with index_files(index, index_manifest(index).collect()) as files:
-        where = [Path(SparkFiles.get(files.name(shard, file))) for shard, file in files.sizes]
+    _, index = indexed(*vectors_frame(spark, x), SearchConfig())
+    with index_files(index, index_manifest(index).collect(), local=local) as files:
+        folder = Path(files.folder or SparkFiles.getRootDirectory())
+        where = [folder / files.name(shard, file) for shard, file in files.sizes]
         assert [path.stat().st_size for path in where] == list(files.sizes.values())
     assert not any(path.exists() for path in where)
 

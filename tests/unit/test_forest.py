@@ -57,11 +57,10 @@ def edges_of(found: list[pa.RecordBatch]) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("edges_per_vertex", [0.2, 0.5, 0.7, 2.0])
 def test_random_graphs_get_the_labels_of_scipy_and_networkx(edges_per_vertex):
     seed = int(np.random.SeedSequence().entropy) % 2**32
-    print("seed", seed)
     random = np.random.default_rng(seed)
     for vertices in (2, 10, 300, 3000):
         left, right = random.integers(0, vertices, (2, int(vertices * edges_per_vertex)))
-        assert labels(left, right) == scipy_labels(left, right) == networkx_labels(left, right)
+        assert labels(left, right) == scipy_labels(left, right) == networkx_labels(left, right), f"seed {seed}"
 
 
 @pytest.mark.parametrize("order", ["shuffled", "ascending", "zigzag"])

@@ -27,13 +27,13 @@ def texts_of(n: int) -> list[str]:
     return [f"a text with number {i} in it" for i in range(n)]
 
 
-def build(folder: Path, vectors: np.ndarray, heads: np.ndarray | None = None, config: SearchConfig | None = None, step: int = 1000) -> Shard:
+def build(folder: Path, vectors: np.ndarray, heads: np.ndarray | None = None, *, step: int = 1000) -> Shard:
     """A shard of texts 0 .. n - 1; `heads` are ascending."""
     folder.mkdir(exist_ok=True, parents=True)
     n = len(vectors)
     reps = np.arange(n, dtype=np.int64)
     heads = reps if heads is None else heads
-    builder = ShardBuilder(config or SearchConfig())
+    builder = ShardBuilder(SearchConfig())
     blobs = features(pa.array(texts_of(n)))
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -201,7 +201,9 @@ def test_threads_do_not_change_the_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert [(tmp_path / "one" / f).read_bytes() for f in FILES] == [(tmp_path / "many" / f).read_bytes() for f in FILES]
 
 
-def pairs_of(shard: Shard, vectors: np.ndarray, heads: np.ndarray, config: SearchConfig, step: int = 10**6) -> dict[tuple[int, int], tuple[float, int]]:
+def pairs_of(
+    shard: Shard, vectors: np.ndarray, heads: np.ndarray, config: SearchConfig, step: int = 10**6
+) -> dict[tuple[int, int], tuple[float, int]]:
     """Unordered pairs of all texts with one another -> (cosine, pairs left out), each from whichever side finds it."""
     n = len(heads)
     copies = np.unique(heads, return_counts=True)[1][np.unique(heads, return_inverse=True)[1]]
@@ -227,7 +229,7 @@ def test_copies_do_not_hide_near_pairs_and_are_paired_with_the_first_one(tmp_pat
     order = np.argsort(heads, kind="stable")
     heads = np.searchsorted(heads[order], heads[order])  # numbers of the rows after sorting
     ids, x = [ids[i] for i in order], x[order]
-    got = pairs_of(build(tmp_path, x, heads), x, heads, SearchConfig(links=16, max_copies=64), step=333)
+    got = pairs_of(build(tmp_path, x, heads), x, heads, SearchConfig(max_copies=64), step=333)
     named = {frozenset((ids[a], ids[b])) for a, b in got}
     assert all(frozenset((f"a{i:03d}", f"b{i:03d}")) in named for i in range(300))
     copies = [(a, b) for a, b in got if ids[a].startswith("c") and ids[b].startswith("c")]

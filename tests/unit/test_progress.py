@@ -240,7 +240,15 @@ def test_a_finished_stage_tells_what_it_handled(shown, line):
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.04, "0.0 s"), (14.2, "14.2 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (185, "3 min 05 s"), (5999, "99 min 59 s"), (7620, "2 h 07 min")],
+    [
+        (0.04, "0.0 s"),
+        (14.2, "14.2 s"),
+        (99.94, "99.9 s"),
+        (99.96, "1 min 40 s"),
+        (185, "3 min 05 s"),
+        (5999, "99 min 59 s"),
+        (7620, "2 h 07 min"),
+    ],
 )
 def test_durations_as_people_say_them(seconds, told):
     assert duration(seconds) == told

@@ -69,7 +69,14 @@ FOUND = PairView(
     cluster_size=3,
 )
 REFUSED = replace(
-    FOUND, left_record="L2", left_text="version 1", right_text="version 2", is_edge=False, substitution=0.5, numbers="differ", cluster_size=None
+    FOUND,
+    left_record="L2",
+    left_text="version 1",
+    right_text="version 2",
+    is_edge=False,
+    substitution=0.5,
+    numbers="differ",
+    cluster_size=None,
 )
 SUMMARY = Summary(
     manifest=MANIFEST,
@@ -86,7 +93,7 @@ SUMMARY = Summary(
 class Page(HTMLParser):
     """Text and tags of a page; unclosed and stray tags are kept as problems."""
 
-    VOID = ("meta", "br", "rect")
+    VOID = ("meta", "br")
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -192,7 +199,8 @@ def test_counts_carry_their_noun():
 def test_both_pages_show_the_figures_of_the_summary(page):
     for value, _ in tiles(SUMMARY):
         assert value in page
-    for part in (headline(SUMMARY)[:40], "24,175", "cosine 0.988", "Jaccard 0.50", "cluster of 3 rows", "`main`.`kb_dedup`.`clusters`", "spark-dedup doctor"):
+    place = "`main`.`kb_dedup`.`clusters`"
+    for part in (headline(SUMMARY)[:40], "24,175", "cosine 0.988", "Jaccard 0.50", "cluster of 3 rows", place, "spark-dedup doctor"):
         assert part in " ".join(page.split())
     assert "main.kb.chunks, Delta version 7" in page
     assert "1 of 2 words replaced (substitution 0.50), numbers differ: 1 against 2" in page
@@ -205,7 +213,8 @@ def test_the_histogram_of_the_page_has_every_count():
 
 
 def test_bars_are_in_proportion_to_their_counts():
-    heights = [float(h) for h in re.findall(r'<rect class="edge" x="[\d.]+" y="[\d.]+" width="40.00" height="([\d.]+)">', render_html(SUMMARY))]
+    bars = re.findall(r'<rect class="edge" x="[\d.]+" y="[\d.]+" width="40.00" height="([\d.]+)">', render_html(SUMMARY))
+    heights = [float(h) for h in bars]
     assert heights == pytest.approx([100 * 15 / 43, 100], abs=0.01)
 
 
@@ -214,19 +223,20 @@ def test_what_is_known_of_recall_stands_beside_every_figure_about_pairs():
     summary = replace(SUMMARY, recall=known)
     for page in (render_text(summary, width=2000), Page(render_html(summary)).text):
         assert "recall not measured" not in page
-        for part in ("24,233 pairs with cosine >= 0.85", "accepts 58 and refuses 24,175 of them", "443 clusters of two or more rows, 1,231 rows in them"):
+        for part in ("24,233 pairs with cosine >= 0.85", "accepts 58 and refuses 24,175 of them", "1,231 rows in them"):
             assert f"{part} ({known})" in page
     text = render_text(summary, width=2000).splitlines()
-    for heading in ("Similar pairs by cosine", "Near duplicates that were found", "Alike, but refused by the merge rule", "Clusters by size"):
+    for heading in ("Similar pairs by cosine", "Near duplicates that were found", "Alike, but refused", "Clusters by size"):
         assert known in next(line for line in text if line.startswith(heading))
 
 
 def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():
     evil = '<script>alert("x")</script><img src=x onerror=alert(1)>'
     dirty = replace(FOUND, left_record=evil, left_text=f"{evil} red", right_text=f"{evil} brown", numbers=evil)
+    stages = (*STAGES, stage("x", caps_hit={evil: 1}))
     summary = replace(
         SUMMARY,
-        manifest=replace(MANIFEST, source=evil, run_id=evil, settings={"merge": {"rule": evil}}, stages=(*STAGES, stage("x", caps_hit={evil: 1}))),
+        manifest=replace(MANIFEST, source=evil, run_id=evil, settings={"merge": {"rule": evil}}, stages=stages),
         found=(dirty,),
         refused=(replace(dirty, is_edge=False),),
         copies=(CopyGroup(record=evil, text=evil, rows=2),),
@@ -238,7 +248,7 @@ def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():
     page = Page(source)
     assert not {"script", "img"} & set(page.tags)
     assert evil in page.text
-    assert page.marked == ["red", "brown"] * 2 or [m for m in page.marked if m != "marked"] == ["red", "brown"] * 2
+    assert page.marked == ["marked", *["red", "brown"] * 2]  # the first is the legend
 
 
 def test_the_page_is_whole_and_loads_nothing():
@@ -265,14 +275,14 @@ def test_the_page_of_a_run_alone_tells_its_steps_and_where_its_tables_are():
 
 def test_a_run_that_did_nothing_says_so():
     idle = replace(MANIFEST, did_work=False, stages=tuple(replace(s, reused=True) for s in STAGES))
-    assert "Nothing had to be done: run r1 had finished every step before." in render_text(Summary(manifest=idle))
+    assert "Nothing had to be done: run r1 had finished every step before." in render_text(Summary(manifest=idle), width=200)
     assert "Nothing had to be done" in Page(render_html(Summary(manifest=idle))).text
 
 
 @pytest.mark.parametrize("width", [60, 89, 90, 100, 140])
-def test_lines_keep_to_the_width(width):
+def test_lines_keep_to_the_width_except_paths_and_commands_which_stay_whole(width):
     long = replace(FOUND, left_text="word " * 60 + "x" * 200, right_text="東京都" * 50, left_record="i" * 150)
-    page = render_text(replace(SUMMARY, found=(FOUND, long), tables=(), next_steps=()), width)
+    page = render_text(replace(SUMMARY, found=(FOUND, long), next_steps=()), width)
     assert max(cells(line) for line in page.splitlines()) <= width
 
 

@@ -69,13 +69,14 @@ def test_normalising_twice_changes_nothing_for_any_character(options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@settings(deadline=None)
 @given(text=ANY_TEXT)
 def test_normalising_twice_changes_nothing_for_any_text(options, text):
     once = normalize(text, **options)
     assert normalize(once, **options) == once
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(texts=st.lists(st.none() | ANY_TEXT, max_size=30))
 def test_a_batch_of_any_texts_gets_the_keys_of_the_definition(texts):
     want = [plain_key(text) for text in texts]
@@ -84,6 +85,7 @@ def test_a_batch_of_any_texts_gets_the_keys_of_the_definition(texts):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+@settings(deadline=None)
 @given(texts=st.lists(st.none() | ANY_TEXT, max_size=30))
 def test_a_batch_equals_one_text_at_a_time_under_every_option(options, texts):
     assert exact_keys(utf8(texts), **options).to_pylist() == [None if t is None else exact_key(t, **options) for t in texts]
@@ -118,7 +120,19 @@ def test_something_else_than_text_is_refused():
 
 
 def test_white_space_is_the_same_set_for_every_function_and_the_documented_one():
-    documented = [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
+    documented = [
+        *range(0x09, 0x0E),
+        *range(0x1C, 0x21),
+        0x85,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200B),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+    ]
     assert [ord(c) for c in EVERY_CHARACTER if re.match(r"\s", c)] == documented
     assert [ord(c) for c in EVERY_CHARACTER if normalize(f"a{c}b") == "a b"] == documented
 
@@ -194,7 +208,7 @@ def test_short_texts_are_exact_copies_only_of_equal_ones():
 # --- bytes that are not UTF-8 ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(raw=st.lists(st.binary(max_size=12) | st.just(b"\xed\xa0\x80") | st.just("é ".encode())).map(b"".join))
 def test_any_bytes_get_the_key_of_their_cleaned_text(raw):
     cleaned = clean_text(pa.array([raw])).to_pylist()[0]
@@ -205,7 +219,12 @@ def test_any_bytes_get_the_key_of_their_cleaned_text(raw):
 
 def test_an_encoded_surrogate_becomes_one_replacement_character_by_every_way_in():
     assert clean("a\ud800b") == "a\ufffdb"
-    assert clean_text(pa.array([b"a\xed\xa0\x80b", b"\xed\xa0\xbd\xed\xb8\x80", b"\xff", None])).to_pylist() == ["a\ufffdb", "\ufffd\ufffd", "\ufffd", None]
+    assert clean_text(pa.array([b"a\xed\xa0\x80b", b"\xed\xa0\xbd\xed\xb8\x80", b"\xff", None])).to_pylist() == [
+        "a\ufffdb",
+        "\ufffd\ufffd",
+        "\ufffd",
+        None,
+    ]
     assert exact_keys(pa.array([b"a\xed\xa0\x80b"])).to_pylist() == [exact_key("a\ud800b")] == [exact_key("a\ufffdb")]
 
 

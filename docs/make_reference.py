@@ -72,7 +72,9 @@ def error_classes() -> str:
     ]
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, errors.SparkDedupError):
-            builtin = next((b.__name__ for b in cls.__mro__ if b.__module__ == "builtins" and b not in (Exception, BaseException, object)), "Exception")
+            builtin = next(
+                (b.__name__ for b in cls.__mro__ if b.__module__ == "builtins" and b not in (Exception, BaseException, object)), "Exception"
+            )
             out.append(f"| `{name}` | `{builtin}` | {cell((cls.__doc__ or '').split('Args:')[0])} |")
     return "\n".join(out) + "\n"
 

@@ -7,6 +7,7 @@ The same entry point serves `spark-dedup`, `python -m spark_dedup`, `spark-submi
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import sys
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as e:
         if e.name not in ("pyspark", "py4j"):
             raise
-        say("error: pyspark is not installed in this Python\nhint: pip install 'spark-dedup[spark35]', or run on a cluster that brings Spark")
+        say("error: pyspark is not installed in this Python\nhint: pip install 'spark-dedup[spark35]', or run where Spark is")
         return FAILED
 
 
@@ -114,7 +115,9 @@ def say(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """Write a result to stdout."""
+    """Write a result to stdout; what its encoding can not say becomes a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
@@ -156,9 +159,9 @@ def demo_command(arguments: argparse.Namespace) -> int:
     spark = get_session(None)
     write_source(spark, folder)
     manifest = run(config, spark, progress=progress_of(arguments))
-    summary = collect(TableStore(spark, config.store), manifest, next_steps=next_steps(folder, config))
+    summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
     (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
-    put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty()))
+    put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty(), pairs=4))
     return OK
 
 

@@ -104,7 +104,8 @@ class EmbedConfig(Section):
         "`encode(list[str]) -> float32 (n, d)`.",
     )
     model: str = setting(
-        "sentence-transformers/all-MiniLM-L6-v2", "Model name or folder for `sentence-transformers`; `package:NAME` takes the folder a Python package ships."
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "Model name or folder for `sentence-transformers`; `package:NAME` is the folder that a Python package ships.",
     )
     revision: str | None = setting(None, "Model revision (commit or tag) for `sentence-transformers`; null takes the newest.")
     column: str | None = setting(None, "Source column of type array<float> or array<double> for `encoder: column`.")
@@ -125,9 +126,14 @@ class SearchConfig(Section):
     links: int = setting(32, "Links of a vector in the HNSW graph (M).", low=2, high=512)
     ef_construction: int = setting(200, "Width of the search while the graph is built.", low=8, high=100_000)
     ef_search: int = setting(128, "Width of the search while it is asked; never used below the neighbours asked for.", low=1, high=100_000)
-    shards: int | str = setting("auto", "Number of shards; `auto` decides by the number of vectors alone.", low=1, high=100_000, choices=("auto",))
+    shards: int | str = setting(
+        "auto", "Number of shards; `auto` decides by the number of vectors alone.", low=1, high=100_000, choices=("auto",)
+    )
     margin: float = setting(
-        0.1, "A vector visits every shard with a cell whose centroid is at most this much less similar than its best one.", low=0.0, high=2.0
+        0.1,
+        "A vector visits every shard with a cell whose centroid is at most this much less similar than its best one.",
+        low=0.0,
+        high=2.0,
     )
     placement: str = setting(
         "auto",
@@ -137,7 +143,10 @@ class SearchConfig(Section):
         result=False,
     )
     max_neighbours: int = setting(
-        2000, "Full lists are asked again with more neighbours up to this many; lists that are still full are counted.", low=1, high=1_000_000
+        2000,
+        "Full lists are asked again with more neighbours up to this many; lists that are still full are counted.",
+        low=1,
+        high=1_000_000,
     )
     max_copies: int = setting(
         64,
@@ -290,9 +299,7 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
         also = f"; did you mean {near[0]!r}?" if near else ""
         yield f"embed.encoder must be sentence-transformers, use, column or package.module:factory, got {embed.encoder!r}{also}"
     if search.max_neighbours < search.neighbours:
-        yield (
-            f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}"
-        )
+        yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
 
 
 def looks_like_path(name: str) -> bool:
@@ -425,9 +432,7 @@ def build_section(name: str, cls: type[Section], value: Any, problems: list[str]
         else:
             problems.append(f"{name}.{unknown_key(str(key), fields)}")
     missing = [
-        k
-        for k, f in fields.items()
-        if k not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        k for k, f in fields.items() if k not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         problems.extend(f"{name}.{k} must be set, got nothing" for k in missing)

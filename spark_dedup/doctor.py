@@ -271,6 +271,8 @@ def checkpoint_check(spark: SparkSession, caps: Capabilities, config: DedupConfi
 
 def memory_check(spark: SparkSession, caps: Capabilities, config: DedupConfig | None) -> Check:
     """Memory left for each Python worker, against the biggest shard, which one worker builds."""
+    if caps.connect:
+        return Check("memory", None, "not visible through Spark Connect")
     machines: dict[str, int] = {}
     tasks = max(caps.parallelism, 1)
     for row in spark.range(0, tasks, 1, tasks).mapInArrow(measure, "host string, free bigint").collect():

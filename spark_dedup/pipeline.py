@@ -23,6 +23,7 @@ from spark_dedup.index_files import choose_placement, index_files
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.encoder import encoder_identity
 from spark_dedup.kernels.features import FEATURES_VERSION
+from spark_dedup.kernels.models import pinned
 from spark_dedup.manifest import DONE, FAILED, RUN, STARTED, RunManifest, StageRecord
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID, Table
@@ -46,9 +47,7 @@ LAYOUT = 1
 """Version of the tables' meaning; raised whenever a store of an older version must not be continued."""
 
 
-def run(
-    config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool = False, progress: Progress | None = None
-) -> RunManifest:
+def run(config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool = False, progress: Progress | None = None) -> RunManifest:
     """Find the near-duplicates of a source and write the tables of its store.
 
     A second call on an unchanged source and settings does nothing; after a failure the next call goes on from
@@ -72,7 +71,10 @@ def run(
         EmbeddingError: Vectors of a wrong length, or an encoder that breaks its contract.
     """
     begun = time.monotonic()
-    job = prepare(config, get_session(spark), rebuild, progress or Progress(mode="quiet"))
+    spark = get_session(spark)
+    progress = progress or Progress(mode="quiet")
+    progress.watch(spark)
+    job = prepare(config, spark, rebuild, progress)
     did_work = False
     for name, step in STEPS:
         if name not in job.finished:
@@ -141,7 +143,7 @@ class Job:
         begun = time.monotonic()
         total = self.expected_rows(name)
         try:
-            with self.progress.stage(name, total, UNITS[name]) as shown:
+            with self.progress.stage(name, total, *UNITS[name]) as shown:
                 outcome = step(self)
                 shown.rows_out = outcome.rows_out
         except Exception as e:
@@ -168,14 +170,24 @@ class Job:
 
     def expected_rows(self, name: str) -> int | None:
         """Rows that a stage will handle, where an earlier stage has counted them."""
-        before = {"representatives": "records", "embeddings": "representatives", "vectors": "embeddings", "index": "vectors", "candidates": "vectors"}
+        before = {
+            "representatives": "records",
+            "embeddings": "representatives",
+            "vectors": "embeddings",
+            "index": "vectors",
+            "candidates": "vectors",
+            "components": "representatives",
+            "clusters": "records",
+        }
         known = self.finished.get(before.get(name, ""))
         return known.rows_out if known else None
 
     def close(self, seconds: float) -> None:
         """Put on record that the whole run is finished."""
         rows = self.finished["records"].rows_out
-        self.store.record(self.header(), [StageRecord(stage=RUN, fingerprint=self.fingerprint, rows_in=rows, rows_out=rows, seconds=seconds)])
+        self.store.record(
+            self.header(), [StageRecord(stage=RUN, fingerprint=self.fingerprint, rows_in=rows, rows_out=rows, seconds=seconds)]
+        )
 
 
 def from_worker(error: Exception) -> SparkDedupError | None:
@@ -276,7 +288,9 @@ def refuse_other(last: list[Row], settings: dict[str, Any], whole: str, config: 
         differ.remove("model")
     if differ:
         told = "; ".join(f"{k} is {old.get(k)!r} there and {new.get(k)!r} now" for k in differ)
-        raise StoreError(f"the store {config.store} was made by other settings: {told}", hint=f"use the settings of the store, or {way_out}")
+        raise StoreError(
+            f"the store {config.store} was made by other settings: {told}", hint=f"use the settings of the store, or {way_out}"
+        )
     then = stored["source_version"]
     versions = f": version {then} then, version {source.version} now" if then is not None else ""
     raise StoreError(f"the source {config.source.table} has changed since the store {config.store} was made{versions}", hint=way_out)
@@ -334,7 +348,7 @@ def stored_manifest(store: TableStore) -> RunManifest:
 
 
 def make_records(job: Job) -> Outcome:
-    """source -> RECORDS."""
+    """Rows of the source -> RECORDS."""
     seen = Observation("source")
     rows = job.source.records.observe(seen, F.count(F.lit(1)).alias("rows"))
     records = normalize_records(rows, job.config.exact, job.config.source)
@@ -389,7 +403,7 @@ def pairs_among(n: int) -> int:
 
 def make_embeddings(job: Job) -> Outcome:
     """REPRESENTATIVES -> EMBEDDINGS, only what no earlier run has stored for this model."""
-    config, store = job.config.embed, job.store
+    config, store = pinned(job.config.embed), job.store
     stored = store.exists(schema.EMBEDDINGS)
     wanted = store.read(schema.REPRESENTATIVES).where("in_search")
     if config.encoder == "column":
@@ -411,9 +425,11 @@ def make_embeddings(job: Job) -> Outcome:
             stored, embedded, size = True, embedded + more, size + more_size
         if not stored:
             job.write(schema.EMBEDDINGS, job.spark.createDataFrame([], schema.EMBEDDINGS.ddl()), "embeddings")
-    found = wanted.join(model_rows(store, job.model), EXACT_KEY, how="inner").agg(
-        F.count("*"), F.count("problem"), F.count(F.when(F.col("truncated"), 1))
-    ).first()
+    found = (
+        wanted.join(model_rows(store, job.model), EXACT_KEY, how="inner")
+        .agg(F.count("*"), F.count("problem"), F.count(F.when(F.col("truncated"), 1)))
+        .first()
+    )
     total, bad, cut = (int(v or 0) for v in (found or (0, 0, 0)))
     counts = {"embedded": embedded, "reused": max(0, total - embedded), "bad_embedding": bad, "cut_text": cut}
     notes = {"encoder": config.encoder, **({"model": config.model} if config.encoder == "sentence-transformers" else {})}
@@ -522,7 +538,7 @@ def make_clusters(job: Job) -> Outcome:
     _, more = job.write(schema.SET_ASIDE, list_set_aside(records, embeddings, job.run_id), "clusters")
     rows = job.finished["records"].rows_out
     if written != rows:
-        raise StoreError(f"{written} rows in clusters for {rows} records; nothing is lost in _records", hint="report this with the `runs` table")
+        raise StoreError(f"{written} rows in clusters for {rows} records; _records has them all", hint="report this with the `runs` table")
     return Outcome(rows, written, size + more, {k: int(v or 0) for k, v in noted.get.items()}, {}, {})
 
 
@@ -554,13 +570,14 @@ MAKES: dict[str, tuple[Table, ...]] = {
     "clusters": (schema.CLUSTERS, schema.SET_ASIDE),
 }
 
-UNITS = {
-    "records": "rows",
-    "representatives": "keys",
-    "embeddings": "texts",
-    "vectors": "vectors",
-    "index": "vectors",
-    "candidates": "pairs",
-    "components": "texts",
-    "clusters": "rows",
+UNITS: dict[str, tuple[str, ...]] = {
+    "records": ("rows",),
+    "representatives": ("rows", "distinct texts"),
+    "embeddings": ("texts",),
+    "vectors": ("vectors",),
+    "index": ("vectors",),
+    "candidates": ("vectors", "pairs"),
+    "components": ("texts",),
+    "clusters": ("rows",),
 }
+"""What a stage handles and, where it is something else, what comes out."""

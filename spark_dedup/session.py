@@ -26,6 +26,12 @@ DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 DELTA_CONFS = {"spark.sql.extensions": DELTA_EXTENSION, "spark.sql.catalog.spark_catalog": DELTA_CATALOG}
 GRAPHFRAMES_CLASS = "org.graphframes.GraphFramePythonAPI"
+CONNECT_PARALLELISM = 32
+"""Spark Connect does not tell how many tasks run at once; more than one machine's, not enough to be mostly overhead."""
+
+NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "find the data source", "find data source")
+"""What Spark answers when it does not know the word `delta`."""
+
 LAUNCHERS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
 """Environment variables of spark-submit, Spark Connect and Databricks: where they are set, the session is theirs to make."""
 
@@ -196,7 +202,7 @@ def probe(spark: SparkSession) -> Capabilities:
             graphframes_version=package_version("graphframes-py"),
             graphframes_reason="a Spark Connect session has no JVM to load it in",
             local=False,
-            parallelism=int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200),
+            parallelism=CONNECT_PARALLELISM,
             executors=1,
             max_result_bytes=1 << 30,
             checkpoint_dir=None,
@@ -304,10 +310,10 @@ def is_databricks(spark: SparkSession) -> bool:
 def connect_delta_reason(spark: SparkSession) -> str | None:
     """What Delta lacks behind Spark Connect: there are no classes to ask for, so a folder that can not exist is read."""
     try:
-        _ = spark.sql("SELECT * FROM delta.`/spark-dedup-does-not-exist`").schema
+        _ = spark.read.format("delta").load("/spark-dedup-does-not-exist").schema
     except Exception as e:  # whatever it is, only its text tells
         text = str(e)
-        return f"Spark answered: {first_line(e)}" if "DATA_SOURCE_NOT_FOUND" in text or "find data source" in text else None
+        return f"Spark answered: {first_line(e)}" if any(words in text for words in NO_SOURCE) else None
     return None
 
 

@@ -92,7 +92,9 @@ def load_table(spark: SparkSession, config: SourceConfig) -> tuple[DataFrame, in
     """A catalog table or view; Delta tables are pinned to a version."""
     name = ".".join(quoted(part) for part in name_parts(config.table))
     if not spark.catalog.tableExists(name):
-        raise SourceError(f"the catalog has no table {config.table}", hint="write the whole name, such as main.kb.chunks, or give a path and its format")
+        raise SourceError(
+            f"the catalog has no table {config.table}", hint="write the whole name, such as main.kb.chunks, or give a path and its format"
+        )
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {name}").select("format").first()
         is_delta = detail is not None and detail[0] == "delta"
@@ -174,9 +176,11 @@ def split_order(order: str) -> tuple[str, bool]:
 
 def content_hash(records: DataFrame) -> str:
     """A hash of all rows, whatever their order, for sources that have no versions. Reads the source once."""
-    row = records.select(F.xxhash64(*records.columns).alias("h")).agg(
-        F.count("*"), F.bit_xor("h"), F.sum(F.col("h").cast("decimal(38,0)"))
-    ).first()
+    row = (
+        records.select(F.xxhash64(*records.columns).alias("h"))
+        .agg(F.count("*"), F.bit_xor("h"), F.sum(F.col("h").cast("decimal(38,0)")))
+        .first()
+    )
     return f"content {row[0]}:{row[1]}:{row[2]}" if row else "content 0"
 
 
@@ -192,9 +196,7 @@ def check_ids(records: DataFrame, examples: int = 10) -> None:
     """
     repeated = records.groupBy(RECORD_ID).agg(F.count("*").alias("rows")).where(F.col(RECORD_ID).isNull() | (F.col("rows") > 1))
     known = F.col(RECORD_ID).isNotNull()
-    total = repeated.agg(
-        F.sum(F.when(known, F.col("rows"))), F.count(F.when(known, 1)), F.sum(F.when(~known, F.col("rows")))
-    ).first()
+    total = repeated.agg(F.sum(F.when(known, F.col("rows"))), F.count(F.when(known, 1)), F.sum(F.when(~known, F.col("rows")))).first()
     rows, ids, nulls = (total[0] or 0, total[1] or 0, total[2] or 0) if total else (0, 0, 0)
     if not ids and not nulls:
         return

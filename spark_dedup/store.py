@@ -219,7 +219,13 @@ def is_missing_table(error: Exception) -> bool:
     text = str(error)
     return any(
         word in text
-        for word in ("DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND", "is not a Delta table", "PATH_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+        for word in (
+            "DELTA_TABLE_NOT_FOUND",
+            "TABLE_OR_VIEW_NOT_FOUND",
+            "is not a Delta table",
+            "PATH_NOT_FOUND",
+            "DELTA_MISSING_DELTA_TABLE",
+        )
     )
 
 

@@ -14,9 +14,7 @@ JARS = HERE.parent / ".jars"
 
 # Before pyspark is imported: workers must be this Python and find the package and the modules in tests/data.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(HERE.parent), str(HERE / "data"), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE / "data"), *filter(None, [os.environ.get("PYTHONPATH")])])
 if JARS.is_dir():
     os.environ.setdefault("SPARK_DEDUP_JARS", str(JARS))  # also for processes that tests start elsewhere
 os.environ["TZ"] = "UTC"

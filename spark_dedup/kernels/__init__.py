@@ -1,0 +1,1 @@
+"""Arithmetic on NumPy and Arrow data: no Spark, no tables."""

@@ -9,7 +9,20 @@ from string import Template
 
 from spark_dedup.config import flatten
 from spark_dedup.report.pairs import Span, mark_differences, refusal_reason, visible
-from spark_dedup.report.story import WORDS, figure, headline, limits, merge_rule, quantity, scores, source_line, steps, tiles
+from spark_dedup.report.story import (
+    NOTHING_REMOVED,
+    WORDS,
+    figure,
+    headline,
+    limits,
+    merge_rule,
+    quantity,
+    scores,
+    source_line,
+    steps,
+    tiles,
+    timing,
+)
 from spark_dedup.report.style import CSS
 from spark_dedup.report.summary import PairView, SizeBand, Summary
 
@@ -66,16 +79,15 @@ def render_html(summary: Summary) -> str:
         ("words", "Words", _words()),
     ]
     shown = [(key, title, body) for key, title, body in made if body]
-    took = f"The run took {m.seconds:,.1f} s." if m.did_work else "Nothing had to be done: an earlier run had finished every step."
     return _PAGE.substitute(
         title=_text(f"spark-dedup: {m.source}"),
         css=CSS,
         headline=_text(headline(summary)),
-        lead=f"Read from <code>{_text(source_line(m))}</code>. {took} No row was removed: the tables say which row each one repeats.",
+        lead=f"Read from <code>{_text(source_line(m))}</code>. {_text(timing(m))} {NOTHING_REMOVED}",
         tiles=_tiles(tiles(summary)),
         links="".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown),
         sections="\n".join(f'<section id="{key}"><h2>{title}</h2>\n{body}</section>' for key, title, body in shown),
-        footer=f"Run <code>{_text(m.run_id)}</code>, fingerprint of settings and source <code>{_text(m.fingerprint)}</code>.",
+        footer=f"Fingerprint of settings and source: <code>{_text(m.fingerprint)}</code>",
     )
 
 

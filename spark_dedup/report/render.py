@@ -7,7 +7,20 @@ from dataclasses import replace
 from spark_dedup.manifest import RunManifest
 from spark_dedup.report.page import render_html
 from spark_dedup.report.pairs import mark_differences, refusal_reason
-from spark_dedup.report.story import WORDS, Step, figure, headline, limits, merge_rule, quantity, scores, source_line, steps
+from spark_dedup.report.story import (
+    NOTHING_REMOVED,
+    WORDS,
+    Step,
+    figure,
+    headline,
+    limits,
+    merge_rule,
+    quantity,
+    scores,
+    source_line,
+    steps,
+    timing,
+)
 from spark_dedup.report.summary import CosineBand, PairView, Summary
 from spark_dedup.report.terminal import Paint, cells, columns, plain, wrap, wrap_spans
 
@@ -74,14 +87,10 @@ def _heading(title: str, aside: str, width: int, paint: Paint) -> list[str]:
 
 def _top(summary: Summary, width: int, paint: Paint) -> list[str]:
     m = summary.manifest
-    if m.did_work:
-        told = f"Run {m.run_id} took {m.seconds:,.1f} s. No row was removed: the tables say which row each one repeats."
-    else:
-        told = f"Nothing had to be done: run {m.run_id} had finished every step before."
     return [
         paint.bold("\u2500\u2500 spark-dedup " + "\u2500" * (width - 15)),
         *[paint.bold(line) for line in _indent(headline(summary), width, "")],
-        *_indent(f"Read from {source_line(m)}. {told}", width, ""),
+        *_indent(f"Read from {source_line(m)}. {timing(m)} {NOTHING_REMOVED}", width, ""),
     ]
 
 

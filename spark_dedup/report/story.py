@@ -14,7 +14,7 @@ TITLES = {
     "records": "Read the rows",
     "representatives": "Fold exact copies",
     "embeddings": "Turn texts into vectors",
-    "vectors": "Gather vectors and features",
+    "vectors": "Gather the vectors",
     "index": "Build the search index",
     "candidates": "Find similar pairs",
     "components": "Join pairs into groups",
@@ -33,6 +33,8 @@ WORDS = {
     "recall": "share of the truly similar pairs that the search found",
 }
 """Every term that a page uses, explained once."""
+
+NOTHING_REMOVED = "No row was removed: the tables say which row each one repeats."
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ def scores(pair: PairView) -> list[tuple[str, str]]:
     return told + ([("numbers", pair.numbers)] if pair.numbers else [])
 
 
+def timing(manifest: RunManifest) -> str:
+    """How long the run took, or that there was nothing to do."""
+    if manifest.did_work:
+        return f"Run {manifest.run_id} took {manifest.seconds:,.1f} s."
+    return f"Run {manifest.run_id} had finished every step before; nothing was done now."
+
+
 def row_count(manifest: RunManifest) -> int | None:
     """Rows of the source that took part."""
     counted = figure(manifest, "records", "rows")
@@ -140,7 +149,7 @@ def steps(summary: Summary) -> list[Step]:
     for number, record in enumerate(known, start=1):
         sentences = _SENTENCES[record.stage](record, m, summary.recall)
         rest = [s for s in sentences if s]
-        state = "kept from an earlier run" if record.reused else "" if record.status == "done" else record.status
+        state = "kept from an earlier run" if record.reused and m.did_work else "" if record.status == "done" else record.status
         result, details = (rest[0], tuple(rest[1:])) if rest else (_rows(record), ())
         out.append(Step(number, record.stage, TITLES[record.stage], result, details, record.seconds, state))
     return out
@@ -229,11 +238,9 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
 
 
 def _components(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
-    joined, largest = s.counts.get("joined"), s.counts.get("largest")
-    told = f"{quantity(joined, 'distinct text')} joined to at least one other ({recall})" if joined is not None else ""
+    absorbed = s.counts.get("absorbed")
     return [
-        told,
-        f"largest group: {quantity(largest, 'distinct text')}" if largest and joined else "",
+        f"{quantity(absorbed, 'distinct text')} joined to another one ({recall})" if absorbed is not None else "",
         _decision(s, "engine", "components engine"),
     ]
 

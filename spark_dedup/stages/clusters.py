@@ -111,7 +111,9 @@ def list_set_aside(records: DataFrame, embeddings: DataFrame, run_id: str) -> Da
     nothing = F.lit(None).cast("string")
     issues = records.select(RECORD_ID, F.explode("issues").alias("reason"), nothing.alias("detail"))
     keyed = records.select(RECORD_ID, EXACT_KEY)
-    bad = embeddings.where(F.col("problem").isNotNull()).select(EXACT_KEY, F.lit("bad_embedding").alias("reason"), F.col("problem").alias("detail"))
+    bad = embeddings.where(F.col("problem").isNotNull()).select(
+        EXACT_KEY, F.lit("bad_embedding").alias("reason"), F.col("problem").alias("detail")
+    )
     cut = embeddings.where("truncated").select(
         EXACT_KEY, F.lit("cut_text").alias("reason"), F.format_string("%d tokens", F.col("tokens")).alias("detail")
     )

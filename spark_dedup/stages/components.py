@@ -24,8 +24,8 @@ ONE_TASK_EDGES = 5_000_000
 """Forest edges that the DataFrame engine finishes in one task: 80 MB at 16 bytes an edge, and some ten times that while sorting."""
 
 EDGES_PER_TASK = 100_000
-"""Forest edges that GraphFrames gets for each shuffle partition. It runs some thirty small jobs: with Spark's default of 200 partitions
-they took 22 s where 4 partitions took 5 s (7,000 vertices, 2 cores)."""
+"""Forest edges a task that GraphFrames gets. Its many small jobs took 22 s with Spark's default of 200 partitions where 4 took 5 s
+(7,000 vertices, 2 cores), and merging the forests of small partitions first leaves it fewer rounds."""
 
 MAX_ROUNDS = 100
 """Rounds of the DataFrame engine. They grow with the logarithm of the vertices (squared, at worst); more would be an error of ours."""
@@ -78,7 +78,7 @@ def connect(forest: DataFrame, size: int, engine: str, one_task_edges: int, chec
     if size == 0:
         return nullcontext(forest)
     if engine == "graphframes":
-        return graphframes_stars(forest, size, checkpoints.folder)
+        return graphframes_stars(forest, size, checkpoints)
     if size <= one_task_edges:
         return nullcontext(forest.coalesce(1).mapInArrow(forest_batches, EDGES.ddl()))
     return nullcontext(dataframe_stars(forest, checkpoints))
@@ -100,26 +100,27 @@ def label(vertices: DataFrame, stars: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def graphframes_stars(forest: DataFrame, size: int, folder: str | None) -> Iterator[DataFrame]:
+def graphframes_stars(forest: DataFrame, size: int, checkpoints: Checkpoints) -> Iterator[DataFrame]:
     """Connect a stored forest with GraphFrames; only vertices that an edge touches enter the graph.
 
     Args:
-        forest: EDGES, stored, so that GraphFrames reads the same rows each time it reads them.
+        forest: Stored EDGES.
         size: Number of its edges.
-        folder: Where GraphFrames writes its checkpoints; None keeps them on the executors.
+        checkpoints: Stores what GraphFrames gets, so that it reads the same rows each time, and says where its own checkpoints go.
 
     Yields:
         EDGES: from the least id of each component to each of its vertices, itself included.
     """
     from graphframes import GraphFrame  # here, because only this engine needs it
 
-    spark = forest.sparkSession
+    spark, folder, tasks = forest.sparkSession, checkpoints.folder, -(-size // EDGES_PER_TASK)
+    forest = checkpoints.cut(forest.coalesce(tasks).mapInArrow(forest_batches, EDGES.ddl()))
     algorithm, broadcast_threshold = graphframes_dialect(spark)
     ends = forest.select(F.col(LEFT_ID).alias("id")).union(forest.select(RIGHT_ID)).distinct()
     graph = GraphFrame(ends, forest.select(F.col(LEFT_ID).alias("src"), F.col(RIGHT_ID).alias("dst")))
 
     def run() -> DataFrame:
-        with few_partitions(spark, -(-size // EDGES_PER_TASK)), nullcontext() if folder is None else context_folder(spark, folder):
+        with few_partitions(spark, tasks), nullcontext() if folder is None else context_folder(spark, folder):
             labelled: DataFrame = graph.connectedComponents(
                 algorithm=algorithm,
                 checkpointInterval=1,

@@ -53,7 +53,7 @@ def embed_texts(missing: DataFrame, config: EmbedConfig, exact: ExactConfig, mod
 
 
 def _encode_blocks(batches: Iterable[pa.RecordBatch], *, config: EmbedConfig, exact: ExactConfig, model: str) -> Iterator[pa.RecordBatch]:
-    threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # Spark sets it to spark.task.cpus
+    threads = int((os.environ.get("OMP_NUM_THREADS") or "1").split(",")[0])  # Spark sets it to spark.task.cpus
     for _, pieces in group_runs(batches, BLOCK):
         encoder = shared_encoder(config, threads, model)
         table = pa.Table.from_batches(list(pieces))

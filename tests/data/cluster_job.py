@@ -46,7 +46,7 @@ def main() -> None:
     before = dict(spark.sparkContext.getConf().getAll())
     manifest = run(load_config(config), spark)
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-    print(
+    sys.stdout.write(
         json.dumps(
             {
                 "mapped": mapped_files(),

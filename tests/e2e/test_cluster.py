@@ -84,7 +84,9 @@ def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_pat
     manifest = json.loads(done.stdout)
     assert manifest["did_work"]
     assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
-    refused = subprocess.run([*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    refused = subprocess.run(
+        [*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert refused.returncode == 2 or "search.floor must be a number in (0, 1], got 7" in refused.stderr
     assert "search.floor must be a number in (0, 1], got 7" in refused.stderr
 

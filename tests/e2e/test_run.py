@@ -79,7 +79,16 @@ def test_planted_families_come_out_exactly(spark, planted):
 
 def test_counts_of_the_manifest_are_those_of_the_tables(spark, planted):
     manifest = planted["manifest"]
-    assert [s.stage for s in manifest.stages] == ["records", "representatives", "embeddings", "vectors", "index", "candidates", "components", "clusters"]
+    assert [s.stage for s in manifest.stages] == [
+        "records",
+        "representatives",
+        "embeddings",
+        "vectors",
+        "index",
+        "candidates",
+        "components",
+        "clusters",
+    ]
     # 60 families of 4 texts of which two are copies, and 60 lone texts: 300 rows, 240 keys
     counts = manifest.stage("representatives").counts
     assert counts["keys"] == 240
@@ -181,7 +190,9 @@ def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, t
     settings = config_of(source, tmp_path / "store")
     first = run(settings, spark)
     assert (first.source_version, first.stage("embeddings").counts["embedded"]) == (0, 16)
-    spark.createDataFrame([("new", "a text that nobody has seen before")], "id string, text string").write.format("delta").mode("append").save(source)
+    spark.createDataFrame([("new", "a text that nobody has seen before")], "id string, text string").write.format("delta").mode(
+        "append"
+    ).save(source)
     with pytest.raises(StoreError, match="changed since .* version 0 then, version 1 now"):
         run(settings, spark)
     # the old version is still there to be read
@@ -281,7 +292,9 @@ def test_column_names_with_dots_blanks_and_back_ticks(spark, tmp_path):
 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(spark, tmp_path):
     source = save(spark, [("1", "x")], tmp_path / "source")
-    with pytest.raises(SourceError, match=r"source\.text is neither a column nor an expression over the columns: 'texts'; did you mean 'text'"):
+    with pytest.raises(
+        SourceError, match=r"source\.text is neither a column nor an expression over the columns: 'texts'; did you mean 'text'"
+    ):
         run(config_of(source, tmp_path / "store", text="texts"), spark)
     with pytest.raises(SourceError, match="can not be read as delta"):
         run(config_of(tmp_path / "nothing", tmp_path / "store"), spark)
@@ -322,8 +335,12 @@ def test_null_and_repeated_ids_are_refused_with_examples_before_heavy_work(spark
 
 
 def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
-    rows = [json.loads(line) for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for line in (CASES / name).read_text().splitlines() if line]
-    source = save(spark, [(r["id"], r["text"].encode("utf-8", "replace").decode() if r["text"] else r["text"]) for r in rows], tmp_path / "source")
+    rows = [
+        json.loads(line) for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for line in (CASES / name).read_text().splitlines() if line
+    ]
+    source = save(
+        spark, [(r["id"], r["text"].encode("utf-8", "replace").decode() if r["text"] else r["text"]) for r in rows], tmp_path / "source"
+    )
     manifest = run(config_of(source, tmp_path / "store"), spark)
     clusters = clusters_of(spark, tmp_path / "store")
     check_invariants(clusters, len(rows))
@@ -351,7 +368,11 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
 
 def _with_texts(spark, path, name):
     """Vectors of a case with a text of their own for each row."""
-    rows = pq.read_table(CASES / name).to_pylist() if name.endswith("parquet") else [json.loads(x) for x in (CASES / name).read_text().splitlines() if x]
+    rows = (
+        pq.read_table(CASES / name).to_pylist()
+        if name.endswith("parquet")
+        else [json.loads(x) for x in (CASES / name).read_text().splitlines() if x]
+    )
     data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
     return rows, save(spark, data, path, "id string, text string, v array<float>")
 
@@ -387,12 +408,17 @@ def test_unusable_vectors_are_set_aside_with_the_reason(spark, tmp_path):
     data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
     source = save(spark, data, tmp_path / "source", "id string, text string, v array<float>")
     manifest = run(config_of(source, tmp_path / "store", *COLUMN), spark)
-    found = {frozenset((r["left_record"], r["right_record"])): r["cosine"] for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()}
+    found = {
+        frozenset((r["left_record"], r["right_record"])): r["cosine"]
+        for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
+    }
     # tiny points along ok1; huge is at 45 degrees: cos to ok2 = (0.95 + 0.31225) / sqrt(2) = 0.8925
     expected = {("ok1", "ok2"): 0.95, ("ok1", "tiny"): 1.0, ("ok2", "tiny"): 0.95, ("huge", "ok2"): 0.892539}
     assert set(found) == {frozenset(p) for p in expected}
     assert all(found[frozenset(p)] == pytest.approx(c, abs=1e-6) for p, c in expected.items())
-    aside = {r["record_id"]: r["detail"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).collect() if r["reason"] == "bad_embedding"}
+    aside = {
+        r["record_id"]: r["detail"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).collect() if r["reason"] == "bad_embedding"
+    }
     assert aside == {"zero1": "zero", "zero2": "zero", "nan1": "nan", "nan2": "nan", "inf1": "infinite", "null1": "missing"}
     clusters = clusters_of(spark, tmp_path / "store")
     check_invariants(clusters, 10)

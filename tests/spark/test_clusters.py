@@ -14,13 +14,19 @@ from spark_dedup.stages.score import accepted_edges, judge_pairs
 RECORDS = [(1, "A", "kA"), (2, "A", "kA"), (3, "Bbb", "kB"), (4, "C", "kC"), (5, "D", "kD"), (6, None, None)]
 REPS = [(0, "kA", 1, "A", 2, True), (1, "kB", 3, "Bbb", 1, True), (2, "kC", 4, "C", 1, True), (3, "kD", 5, "D", 1, True)]
 COMPONENTS = [(0, 0), (1, 0), (2, 0), (3, 3)]
-PAIRS = [(0, 1, "hnsw", 0.97, 0.8, 0.9, 0.0, "same"), (0, 2, "hnsw", 0.95, 0.7, 0.9, 0.5, "differ"), (1, 3, "hnsw", 0.9, 0.1, 0.2, None, "same")]
+PAIRS = [
+    (0, 1, "hnsw", 0.97, 0.8, 0.9, 0.0, "same"),
+    (0, 2, "hnsw", 0.95, 0.7, 0.9, 0.5, "differ"),
+    (1, 3, "hnsw", 0.9, 0.1, 0.2, None, "same"),
+]
 
 
 @pytest.fixture
 def tables(spark):
     records = spark.createDataFrame(RECORDS, "record_id bigint, text string, exact_key string")
-    records = records.withColumn("issues", F.when(F.col("text").isNull(), F.array(F.lit("no_text"))).otherwise(F.array().cast("array<string>")))
+    records = records.withColumn(
+        "issues", F.when(F.col("text").isNull(), F.array(F.lit("no_text"))).otherwise(F.array().cast("array<string>"))
+    )
     records = records.withColumn("keep", F.struct(F.length("text").alias("k1"), F.col("record_id").alias("k2")))
     representatives = spark.createDataFrame(REPS, schema.REPRESENTATIVES.ddl("bigint"))
     pairs = judge_pairs(spark.createDataFrame(PAIRS, schema.SCORED_PAIRS.ddl()), representatives, MergeConfig(), "r1")
@@ -76,12 +82,17 @@ def test_ten_copies_list_all_nine_others_with_their_score(spark):
     rows = [(100 + i, "same", "k1") for i in range(10)] + [(7, "other", "k2")]
     records = spark.createDataFrame(rows, "record_id bigint, text string, exact_key string")
     records = records.withColumn("issues", F.array().cast("array<string>")).withColumn("keep", F.struct(F.col("record_id").alias("k1")))
-    representatives = spark.createDataFrame([(0, "k1", 100, "same", 10, True), (1, "k2", 7, "other", 1, True)], schema.REPRESENTATIVES.ddl("bigint"))
+    representatives = spark.createDataFrame(
+        [(0, "k1", 100, "same", 10, True), (1, "k2", 7, "other", 1, True)], schema.REPRESENTATIVES.ddl("bigint")
+    )
     none = spark.createDataFrame([], "exact_key string, problem string")
     components = spark.createDataFrame([(0, 0), (1, 1)], schema.COMPONENTS.ddl())
     pairs = spark.createDataFrame([], schema.CANDIDATE_PAIRS.ddl("bigint"))
     got = {r["record_id"]: r for r in expand_clusters(records, representatives, none, components, pairs, (True,), "r1").collect()}
-    assert [i for i, r in got.items() if r["is_canonical"]] and {i for i, r in got.items() if r["is_canonical"]} == {109, 7}  # largest id first
+    assert [i for i, r in got.items() if r["is_canonical"]] and {i for i, r in got.items() if r["is_canonical"]} == {
+        109,
+        7,
+    }  # largest id first
     removed = [r for r in got.values() if not r["is_canonical"]]
     assert len(removed) == 9
     assert {(r["canonical_id"], r["cosine"], r["match_kind"]) for r in removed} == {(109, 1.0, "exact")}

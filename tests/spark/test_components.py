@@ -26,9 +26,10 @@ WAYS = ["graphframes", "dataframe, one task", "dataframe, rounds"]
 
 
 @pytest.fixture(params=WAYS)
-def way(request):
+def way(request, monkeypatch):
     if request.param == "graphframes":
         request.getfixturevalue("graphframes_available")
+        monkeypatch.setattr(stage, "EDGES_PER_TASK", 1500)  # several tasks, so that GraphFrames has something left to connect
     engine, _, how = request.param.partition(", ")
     return {"engine": engine, "one_task_edges": 0 if how == "rounds" else stage.ONE_TASK_EDGES}
 

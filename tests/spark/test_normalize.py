@@ -70,7 +70,11 @@ def test_texts_without_content_have_no_key_and_are_not_copies_of_each_other(spar
 def test_nul_and_lone_surrogates_never_cut_or_stop_a_text(spark, tmp_path):
     rows = read_case("o04_surrogates.jsonl")
     (tmp_path / "in.jsonl").write_text((CASES / "o04_surrogates.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
-    source = spark.read.json(str(tmp_path / "in.jsonl")).select(F.col("id").alias("record_id"), "text").withColumn("keep", F.struct(F.lit(1).alias("k1")))
+    source = (
+        spark.read.json(str(tmp_path / "in.jsonl"))
+        .select(F.col("id").alias("record_id"), "text")
+        .withColumn("keep", F.struct(F.lit(1).alias("k1")))
+    )
     got = {r["record_id"]: r for r in normalize_records(source, ExactConfig(), SOURCE).collect()}
     assert set(got) == {r["id"] for r in rows}
     assert got["s4"]["exact_key"] == plain_key("value \x00 tail of the sentence")

@@ -108,7 +108,8 @@ def submit(tmp_path: Path, *confs: str) -> dict[str, object]:
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]", "--name", "users-own"]
     for conf in ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", *confs):
         command += ["--conf", conf]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "SPARK_HOME": ""})
+    environment = {**os.environ, "SPARK_HOME": ""}
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
     assert answers, done.stderr[-2000:]
     return dict(json.loads(answers[0].removeprefix("ANSWER")))

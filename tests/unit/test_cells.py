@@ -90,9 +90,9 @@ def test_cells_come_back_from_table_rows_in_any_order() -> None:
 
 
 def test_groups_are_neighbours_of_equal_weight() -> None:
-    # Twelve cells on a half circle, equal weights: three shards must be the three arcs of four.
+    # Twelve cells on a half circle, equal weights: four shards must be the four arcs of three.
     angles = np.linspace(0, np.pi, 12)
-    points = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    points = np.stack([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
     groups = group_cells(points, np.ones(12), 4)
     arcs = [groups[i : i + 3].tolist() for i in range(0, 12, 3)]
     assert all(len(set(arc)) == 1 for arc in arcs)

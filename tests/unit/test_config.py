@@ -49,7 +49,10 @@ def test_defaults_are_the_documented_ones():
         ("search.shards=0", r"search\.shards must be a whole number in \[1, 100000\], got 0"),
         ("search.shards=many", r"search\.shards must be one of auto or a whole number"),
         ("search.margin=-1", r"search\.margin must be a number in \[0, 2\], got -1"),
-        ("search.placement=brodcast", r"search\.placement must be one of auto, broadcast, partitioned, got 'brodcast'; did you mean 'broadcast'\?"),
+        (
+            "search.placement=brodcast",
+            r"search\.placement must be one of auto, broadcast, partitioned, got 'brodcast'; did you mean 'broadcast'\?",
+        ),
         ("search.max_copies=0", r"search\.max_copies must be a whole number"),
         ("search.engine=faiss", r"search\.engine must be one of hnsw, got 'faiss'"),
         ("search.treshold=0.9", r"search\.treshold is not a setting; there are .*floor"),

@@ -41,7 +41,12 @@ def fake_java(folder: Path, version: str) -> Path:
 
 @pytest.mark.parametrize(
     ("text", "major"),
-    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_402"', 8), ('openjdk version "21" 2023-09-19', 21), ("what?", None)],
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("what?", None),
+    ],
 )
 def test_java_version_is_read_from_what_it_says(text, major):
     assert java_major(text) == major

@@ -163,6 +163,28 @@ def test_a_list_that_ends_exactly_at_the_limit_is_not_counted_as_cut(tmp_path: P
     assert near.saturated == saturated
 
 
+def fan(degrees: np.ndarray) -> np.ndarray:
+    """Unit vectors of the plane at these angles: the cosine of two is that of the angle between them."""
+    return unit(np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1))
+
+
+def test_a_cut_list_holds_the_nearest_ones_and_no_other(tmp_path: Path) -> None:
+    x = fan(np.arange(50) * 1.1 + np.arange(50) ** 2 * 0.001)  # no two neighbours of a vector are equally far
+    near = build(tmp_path, x).neighbours(x, np.arange(50), SearchConfig(neighbours=5, floor=0.5, max_neighbours=20))
+    want = exact(x, 0.5)
+    for q in range(50):
+        assert near.base[near.query == q].tolist() == sorted(sorted((b for a, b in want if a == q), key=lambda b: -want[q, b])[:20])
+    assert near.saturated == 50
+
+
+@pytest.mark.parametrize("neighbours", [1, 50])
+def test_the_floor_is_exact(tmp_path: Path, neighbours: int) -> None:
+    # One neighbour is asked of the graph, fifty (of three vectors) are a product.
+    above, below = np.degrees(np.arccos([0.85 + 2e-6, 0.85 - 2e-6]))
+    x = fan(np.array([0.0, above, -below]))
+    assert set(found_by(build(tmp_path, x), x, SearchConfig(neighbours=neighbours))) == {(0, 1), (1, 0)}
+
+
 def test_a_floor_of_one_keeps_what_is_equal_and_nothing_else(tmp_path: Path) -> None:
     x = family(7, 20, 200)
     heads = np.arange(len(x), dtype=np.int64)

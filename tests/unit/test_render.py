@@ -41,7 +41,7 @@ STAGES = (
         caps_hit={"saturated": 17},
         notes={"placement": "broadcast", "placement_reason": "it fits"},
     ),
-    stage("components", counts={"joined": 101, "largest": 4}, notes={"engine": "dataframe", "engine_reason": "no jar"}),
+    stage("components", counts={"components": 6853, "absorbed": 55}, notes={"engine": "dataframe", "engine_reason": "no jar"}),
     stage("clusters", counts={"clusters": 443, "clustered_rows": 1231, "removable_rows": 788, "largest": 13, "exact": 1094, "near": 137}),
 )
 MANIFEST = RunManifest(
@@ -156,8 +156,7 @@ def test_every_step_is_told_with_its_figures_and_decisions():
         "index placement: broadcast (it fits)",
     )
     assert told["components"] == (
-        "101 distinct texts joined to at least one other (recall not measured)",
-        "largest group: 4 distinct texts",
+        "55 distinct texts joined to another one (recall not measured)",
         "components engine: dataframe (no jar)",
     )
     assert told["clusters"][:2] == (
@@ -275,8 +274,14 @@ def test_the_page_of_a_run_alone_tells_its_steps_and_where_its_tables_are():
 
 def test_a_run_that_did_nothing_says_so():
     idle = replace(MANIFEST, did_work=False, stages=tuple(replace(s, reused=True) for s in STAGES))
-    assert "Nothing had to be done: run r1 had finished every step before." in render_text(Summary(manifest=idle), width=200)
-    assert "Nothing had to be done" in Page(render_html(Summary(manifest=idle))).text
+    for page in (render_text(Summary(manifest=idle), width=200), Page(render_html(Summary(manifest=idle))).text):
+        assert "Run r1 had finished every step before; nothing was done now." in page
+        assert "kept from an earlier run" not in page
+
+
+def test_steps_that_an_earlier_run_had_finished_are_named_where_others_were_done():
+    resumed = replace(MANIFEST, stages=(replace(STAGES[0], reused=True), *STAGES[1:]))
+    assert [s.stage for s in steps(Summary(manifest=resumed)) if s.state == "kept from an earlier run"] == ["records"]
 
 
 @pytest.mark.parametrize("width", [60, 89, 90, 100, 140])

@@ -194,8 +194,8 @@ def java_fix(major: int) -> str:
 def spark_check(caps: Capabilities) -> Check:
     """The Spark line is one that the project is tested on."""
     line = ".".join(caps.spark.split(".")[:2])
-    where = "Connect" if caps.connect else "local" if caps.local else f"{caps.executors} executors"
-    text = f"{caps.spark} ({where}, {caps.parallelism} tasks at once" + (f", Java {caps.java})" if caps.java else ")")
+    where = "Connect" if caps.connect else "local" if caps.local else plural(caps.executors, "executor")
+    text = f"{caps.spark} ({where}, {plural(caps.parallelism, 'task')} at once" + (f", Java {caps.java})" if caps.java else ")")
     if line in LINES:
         return Check("Spark", True, text)
     return Check("Spark", None, f"{text}; tested lines are {', '.join(LINES)}")
@@ -279,7 +279,7 @@ def memory_check(spark: SparkSession, caps: Capabilities, config: DedupConfig | 
         machines[row.host] = min(row.free, machines.get(row.host, row.free))
     workers = -(-tasks // len(machines))
     share = min(machines.values()) // workers
-    text = f"{gib(share)} free for each of {workers} workers" + (f" on {len(machines)} machines" if len(machines) > 1 else "")
+    text = f"{gib(share)} free for each of {plural(workers, 'worker')}" + (f" on {len(machines)} machines" if len(machines) > 1 else "")
     shard = biggest_shard(spark, config)
     if shard is None:
         return Check("memory", None if share < WORKER_BYTES else True, f"{text}; no index yet to compare with")
@@ -329,3 +329,8 @@ def free_bytes(root: str = "/") -> int:
 def gib(size: int) -> str:
     """Bytes in words."""
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+def plural(number: int, word: str) -> str:
+    """A number and its word."""
+    return f"{number} {word}" + ("" if number == 1 else "s")

@@ -356,8 +356,8 @@ def make_records(job: Job) -> Outcome:
     has = [F.count(F.when(F.array_contains("issues", issue), 1)).alias(issue) for issue in ISSUES]
     written, size = job.write(schema.RECORDS, records.observe(noted, *has), "records")
     check_ids(job.store.read(schema.RECORDS))
-    rows_in = seen.get["rows"]
-    counts = {**{issue: noted.get[issue] for issue in ISSUES}, "dropped_equal": rows_in - written}
+    rows_in = observed(seen, "rows")["rows"]
+    counts = {**observed(noted, *ISSUES), "dropped_equal": rows_in - written}
     if job.config.embed.encoder == "column":
         offenders = check_column(job.store.read(schema.RECORDS))
         error = column_error(offenders.orderBy(schema.RECORD_ID).limit(EXAMPLES).collect(), offenders.count())
@@ -381,7 +381,7 @@ def make_representatives(job: Job) -> Outcome:
     written, size = job.write(schema.REPRESENTATIVES, chosen, "representatives")
     representatives = job.store.read(schema.REPRESENTATIVES)
     members, members_size = job.write(schema.MEMBERS, assign_members(records, representatives), "representatives")
-    found = {name: int(value or 0) for name, value in noted.get.items()}
+    found = observed(noted, *figures)
     with_text, groups = found.pop("with_text"), found["copy_groups"]
     counts = {
         "keys": written,
@@ -394,6 +394,12 @@ def make_representatives(job: Job) -> Outcome:
         counts["pairs_left"] = pairs_among(written - groups)
         counts["pairs_unseen"] = pairs_among(written) - counts["pairs_left"]
     return Outcome(members, written, size + members_size, counts, {}, {})
+
+
+def observed(noted: Observation, *names: str) -> dict[str, int]:
+    """Figures of an observation as whole numbers; 0 for those that Spark left out, as it does where a plan turns out empty."""
+    found = noted.get
+    return {name: int(found.get(name) or 0) for name in names}
 
 
 def pairs_among(n: int) -> int:
@@ -452,7 +458,7 @@ def make_vectors(job: Job) -> Outcome:
     noted = Observation("vectors")
     heads = F.count(F.when(F.col("head_id") == F.col(REP_ID), 1)).alias("heads")
     written, size = job.write(schema.VECTORS, vectors.observe(noted, heads), "vectors")
-    return Outcome(None, written, size, {"vectors": written, "distinct_vectors": noted.get["heads"]}, {}, {})
+    return Outcome(None, written, size, {"vectors": written, "distinct_vectors": observed(noted, "heads")["heads"]}, {}, {})
 
 
 def make_index(job: Job) -> Outcome:
@@ -489,9 +495,9 @@ def make_candidates(job: Job) -> Outcome:
         candidates = judge_pairs(pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
-    events, accepted = found.get, int(judged.get["edges"])
-    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, "asked_again": int(events["asked_again"])}
-    caps_hit = {name: int(events[name]) for name in ("saturated", "copies_not_paired")}
+    accepted = observed(judged, "edges")["edges"]
+    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again")}
+    caps_hit = observed(found, "saturated", "copies_not_paired")
     return Outcome(None, written, size, counts, caps_hit, {"engine": search.engine, "placement": placement, "placement_reason": reason})
 
 
@@ -506,7 +512,7 @@ def make_components(job: Job) -> Outcome:
     with components(vertices, edges, engine=engine, checkpoint_dir=folder) as found:
         counted = found.observe(noted, F.count(F.when(F.col(REP_ID) == F.col("component_id"), 1)).alias("components"))
         written, size = job.write(schema.COMPONENTS, counted, "components")
-    total = int(noted.get["components"])
+    total = observed(noted, "components")["components"]
     counts = {"components": total, "absorbed": written - total}
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
 
@@ -527,19 +533,19 @@ def make_clusters(job: Job) -> Outcome:
     )
     noted = Observation("clusters")
     kept = F.col("is_canonical") & (F.col("cluster_size") > 1)
-    figures = [
-        F.count(F.when(kept, 1)).alias("clusters"),
-        F.count(F.when(F.col("cluster_size") > 1, 1)).alias("clustered_rows"),
-        F.count(F.when(~F.col("is_canonical"), 1)).alias("removable_rows"),
-        F.max("cluster_size").alias("largest"),
-        *[F.count(F.when(F.col("match_kind") == kind, 1)).alias(kind) for kind in KINDS],
-    ]
-    written, size = job.write(schema.CLUSTERS, clusters.observe(noted, *figures), "clusters")
+    figures = {
+        "clusters": F.count(F.when(kept, 1)),
+        "clustered_rows": F.count(F.when(F.col("cluster_size") > 1, 1)),
+        "removable_rows": F.count(F.when(~F.col("is_canonical"), 1)),
+        "largest": F.max("cluster_size"),
+        **{kind: F.count(F.when(F.col("match_kind") == kind, 1)) for kind in KINDS},
+    }
+    written, size = job.write(schema.CLUSTERS, clusters.observe(noted, *[c.alias(n) for n, c in figures.items()]), "clusters")
     _, more = job.write(schema.SET_ASIDE, list_set_aside(records, embeddings, job.run_id), "clusters")
     rows = job.finished["records"].rows_out
     if written != rows:
         raise StoreError(f"{written} rows in clusters for {rows} records; _records has them all", hint="report this with the `runs` table")
-    return Outcome(rows, written, size + more, {k: int(v or 0) for k, v in noted.get.items()}, {}, {})
+    return Outcome(rows, written, size + more, observed(noted, *figures), {}, {})
 
 
 EXAMPLES = 10

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spark_dedup.errors import StoreError
 from spark_dedup.kernels.ragged import edges, ranges, slices
 from spark_dedup.kernels.shingles import as_bag, as_set, number_hashes, shingle_hashes, word_hashes
-from spark_dedup.kernels.text import Texts, normalize_pieces
+from spark_dedup.kernels.text import INVISIBLE, Texts, normalize_pieces
 
 FEATURES_VERSION = 1
 """Changes whenever the same text would get other features. The first number of every blob, and part of the stored fingerprint."""
@@ -28,6 +28,7 @@ NUMBERS = ("same", "contained", "differ")
 UInts: TypeAlias = NDArray[np.uint64]
 Ints: TypeAlias = NDArray[np.int64]
 
+_SHOWS_NOTHING = dict.fromkeys(c for first, last in INVISIBLE for c in range(first, last + 1))
 _SETS = 3  # shingles, words, numbers
 _HEADER = np.dtype([("version", "<u4"), ("counts", "<u4", (_SETS,))])
 _HEADER_WORDS = _HEADER.itemsize // 8
@@ -94,7 +95,8 @@ def features(texts: Texts, *, lowercase: bool = False, strip_punctuation: bool =
     """Compact features of each text: a function of its exact key.
 
     Args:
-        texts: string, large_string, binary or large_binary; normalised first, see `text.normalize`.
+        texts: string, large_string, binary or large_binary; normalised first, see `text.normalize`, and then read without
+            the characters of `text.INVISIBLE`.
         lowercase: As in `text.normalize`.
         strip_punctuation: As in `text.normalize`.
 
@@ -106,8 +108,16 @@ def features(texts: Texts, *, lowercase: bool = False, strip_punctuation: bool =
     Raises:
         SchemaError: If `texts` holds something else than text.
     """
-    parts = [_blobs(piece) for piece in normalize_pieces(texts, lowercase=lowercase, strip_punctuation=strip_punctuation)]
+    pieces = normalize_pieces(texts, lowercase=lowercase, strip_punctuation=strip_punctuation)
+    parts = [_blobs([_visible(form) for form in piece]) for piece in pieces]
     return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
+
+
+def _visible(form: str | None) -> str | None:
+    """A normalised text without characters that show nothing, so that a soft hyphen does not make two words of one."""
+    if form is None or form.isascii():
+        return form
+    return " ".join(form.translate(_SHOWS_NOTHING).split()) or form
 
 
 def decode(blobs: pa.Array | pa.ChunkedArray | Sequence[bytes | memoryview | None]) -> FeatureBlock:

@@ -246,11 +246,11 @@ def test_an_id_of_another_type_is_refused_with_the_cast_to_write(spark, tmp_path
 
 
 def test_catalog_names_expressions_and_back_ticks(spark, tmp_path):
-    spark.sql("CREATE SCHEMA IF NOT EXISTS `odd kb`")
+    spark.sql("CREATE SCHEMA IF NOT EXISTS `2024_kb`")
     rows = [("1", "Pears", "cost two coins"), ("2", "Pears", "cost two coins"), ("3", "Figs", "cost one coin")]
-    spark.createDataFrame(rows, "id string, title string, body string").write.format("delta").saveAsTable("`odd kb`.`my.chunks`")
+    spark.createDataFrame(rows, "id string, title string, body string").write.format("delta").saveAsTable("`2024_kb`.`select`")
     try:
-        for name in ("`odd kb`.`my.chunks`", "spark_catalog.`odd kb`.`my.chunks`"):
+        for name in ("`2024_kb`.`select`", "spark_catalog.`2024_kb`.`select`"):
             store = "dedup_out" if name.startswith("`") else "spark_catalog.dedup_three"
             settings = config_of(name, store, text=r"concat_ws('\n', title, body)", form="table")
             manifest = run(settings, spark)
@@ -259,7 +259,7 @@ def test_catalog_names_expressions_and_back_ticks(spark, tmp_path):
             assert clusters == {"1": 2, "2": 2, "3": 1}
             assert not run(settings, spark).did_work
     finally:
-        for s in ("`odd kb`", "dedup_out", "dedup_three"):
+        for s in ("`2024_kb`", "dedup_out", "dedup_three"):
             spark.sql(f"DROP SCHEMA IF EXISTS {s} CASCADE")
 
 
@@ -413,7 +413,7 @@ def test_unusable_vectors_are_set_aside_with_the_reason(spark, tmp_path):
         for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
     }
     # tiny points along ok1; huge is at 45 degrees: cos to ok2 = (0.95 + 0.31225) / sqrt(2) = 0.8925
-    expected = {("ok1", "ok2"): 0.95, ("ok1", "tiny"): 1.0, ("ok2", "tiny"): 0.95, ("huge", "ok2"): 0.892539}
+    expected = {("ok1", "ok2"): 0.95, ("ok1", "tiny"): 1.0, ("ok2", "tiny"): 0.95, ("huge", "ok2"): 0.892545}
     assert set(found) == {frozenset(p) for p in expected}
     assert all(found[frozenset(p)] == pytest.approx(c, abs=1e-6) for p, c in expected.items())
     aside = {
@@ -465,4 +465,4 @@ def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path)
     source = save(spark, [("1", "x")], tmp_path / "source")
     with pytest.raises(EmbeddingError, match="the encoder failed on the texts with rep_id 0 to 0"):
         run(config_of(source, tmp_path / "store", "embed.encoder=broken_encoder:factory"), spark)
-    assert not (tmp_path / "store" / "_embeddings").exists()
+    assert not TableStore(spark, str(tmp_path / "store")).exists(schema.EMBEDDINGS)

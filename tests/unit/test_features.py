@@ -42,8 +42,16 @@ WORDS = ["alpha", "Beta", "beta", "1", "1.5", "2024-01-02", "naïve", "NAÏVE", 
 # --- the oracle: plain Python sets and counters -----------------------------------------------------------------------
 
 
+HIDDEN = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]")
+
+
+def oracle_text(text: str) -> str:
+    form = normalize(text)
+    return re.sub(" +", " ", HIDDEN.sub("", form)).strip() or form
+
+
 def oracle_words(text: str) -> list[str]:
-    text = normalize(text)
+    text = oracle_text(text)
     words, run = [], ""
     for c in [*text, " "]:
         alone = unicodedata.category(c)[0] in "LMN" and unicodedata.name(c, "").startswith(BY_CHARACTER)
@@ -58,8 +66,8 @@ def oracle_words(text: str) -> list[str]:
 
 def oracle_sets(text: str) -> tuple[set, Counter, Counter]:
     words = oracle_words(text)
-    shingles = set(zip(*(words[k:] for k in range(5)), strict=False)) or {normalize(text)}
-    return shingles, Counter(words), Counter(re.findall(r"\d+(?:[.,:/-]\d+)*", normalize(text)))
+    shingles = set(zip(*(words[k:] for k in range(5)), strict=False)) or {oracle_text(text)}
+    return shingles, Counter(words), Counter(re.findall(r"\d+(?:[.,:/-]\d+)*", oracle_text(text)))
 
 
 def oracle_scores(left: str, right: str) -> tuple[float, float, float, str]:
@@ -364,3 +372,14 @@ def test_slices_cover_all_rows_and_exceed_the_limit_only_with_a_single_row(sizes
     parts = [range(part.start, part.stop) for part in slices(np.array(sizes, dtype=np.int64), most)]
     assert [row for part in parts for row in part] == list(range(len(sizes)))
     assert all(len(part) == 1 or sum(sizes[row] for row in part) <= most for part in parts)
+
+
+def test_characters_that_show_nothing_make_no_difference():
+    plain = "customers may return the blue kettle within thirty days"
+    hidden = [
+        "customers may return the blue\u200b kettle within thirty days",
+        "\ufeffcustomers may return the blue ket\u00adtle within thirty days",
+    ]
+    blobs = features(pa.array([plain, *hidden, "\u200b", "\u200b\u2060"])).to_pylist()
+    assert blobs[1] == blobs[2] == blobs[0]
+    assert blobs[3] != blobs[4]  # a text of such characters alone is its own only word

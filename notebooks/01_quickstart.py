@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from spark_dedup import TableStore, run, schema
 from spark_dedup.demo import demo_config, write_source
@@ -39,8 +39,18 @@ from spark_dedup.session import get_session
 
 pd.set_option("display.max_colwidth", 220)
 spark = get_session()  # the session that is there, as it is; else a local one
+
 # Where source and tables go; on a cluster, storage that all its machines share.
 folder = Path(os.environ.get("SPARK_DEDUP_DEMO_FOLDER", "demo-output/notebooks")).absolute()
+
+
+def left_aligned(frame: pd.DataFrame) -> HTML:
+    """A table that reads from the left, for columns of text."""
+    align = 'style="text-align: left"'
+    return HTML(
+        frame.to_html().replace("<td>", f"<td {align}>").replace("<th>", f"<th {align}>").replace("text-align: right", "text-align: left")
+    )
+
 
 # %% [markdown]
 # ## Settings
@@ -81,7 +91,7 @@ except ConfigError as error:
 manifest = run(config, spark, progress=Progress(sys.stdout, "plain"))
 
 # %%
-pd.DataFrame(
+stages = pd.DataFrame(
     {
         "stage": stage.stage,
         "rows out": f"{stage.rows_out:,}",
@@ -90,21 +100,23 @@ pd.DataFrame(
         "seconds": round(stage.seconds, 1),
     }
     for stage in manifest.stages
-).set_index("stage")
+)
+left_aligned(stages.set_index("stage"))
 
 # %%
 keys, pairs, found = (manifest.stage(name).counts for name in ("representatives", "candidates", "clusters"))
 Markdown(
-    f"**{rows:,} rows are {keys['keys']:,} different texts.** Among these the search found {pairs['pairs']:,} similar pairs, of which the "
-    f"rule accepts {pairs['edges']:,} ({RECALL_NOT_MEASURED}). Exact copies and accepted pairs together make {found['clusters']:,} clusters, "
-    f"and {found['removable_rows']:,} rows could go."
+    f"**{rows:,} rows are {keys['keys']:,} different texts.** Among these the search found {pairs['pairs']:,} similar pairs, of which "
+    f"the rule accepts {pairs['edges']:,} ({RECALL_NOT_MEASURED}). Exact copies and accepted pairs together make {found['clusters']:,} "
+    f"clusters, and {found['removable_rows']:,} rows could go."
 )
 
 # %% [markdown]
 # ## The table to join
 #
-# `clusters` has every source row exactly once. `canonical_id` is the row that its cluster keeps, `match_kind` says how it got there.
-# Here are the largest cluster's rows beside the source:
+# `clusters` has every source row exactly once. `canonical_id` is the row that its cluster keeps, `match_kind` says how a row got there.
+# Joined to the source, the largest cluster looks like this. It is the one to read first: a short text is an excerpt of every longer one
+# that has its words, so short titles gather, and not all of these need be about one flaw.
 
 # %%
 store = TableStore(spark, config.store)
@@ -113,13 +125,14 @@ clusters = store.read(schema.CLUSTERS)
 source.createOrReplaceTempView("advisories")
 clusters.createOrReplaceTempView("clusters")
 
-spark.sql("""
-    SELECT c.cluster_id, c.cluster_size, c.record_id, c.is_canonical, c.match_kind, round(c.cosine, 3) AS cosine,
+largest = spark.sql("""
+    SELECT c.cluster_id, c.record_id, c.is_canonical, c.match_kind, round(c.cosine, 3) AS cosine,
            s.package, left(s.text, 90) AS text
     FROM clusters c JOIN advisories s ON s.id = c.record_id
     WHERE c.cluster_id = (SELECT min_by(cluster_id, struct(-cluster_size, cluster_id)) FROM clusters)
     ORDER BY c.is_canonical DESC, c.record_id
-""").toPandas()
+""")
+left_aligned(largest.toPandas())
 
 # %%
 clusters.groupBy("match_kind").count().orderBy("match_kind").toPandas().set_index("match_kind")
@@ -142,7 +155,7 @@ Markdown(f"{rows:,} rows before, **{kept:,} rows after**, {rows - kept:,} gone."
 # ones, the least similar first. The cosine is empty where two rows met only by way of a third.
 
 # %%
-spark.sql("""
+removals = spark.sql("""
     SELECT c.record_id AS goes, c.canonical_id AS stays, round(c.cosine, 3) AS cosine, round(c.jaccard, 2) AS jaccard,
            left(gone.text, 200) AS text_that_goes, left(kept.text, 200) AS text_that_stays
     FROM clusters c
@@ -151,7 +164,8 @@ spark.sql("""
     WHERE NOT c.is_canonical AND c.match_kind = 'near'
     ORDER BY c.cosine NULLS LAST, c.record_id
     LIMIT 5
-""").toPandas()
+""")
+left_aligned(removals.toPandas())
 
 # %% [markdown]
 # ## A second run does nothing
@@ -176,7 +190,8 @@ store.read(schema.SET_ASIDE).groupBy("reason").count().toPandas()
 # `runs` holds every stage of every run: settings, fingerprint, counts, limits, decisions and seconds.
 
 # %%
-store.read(schema.RUNS).orderBy("finished_at").select("stage", "status", "rows_out", "notes", "caps_hit", "seconds").toPandas()
+runs = store.read(schema.RUNS).orderBy("finished_at").select("stage", "status", "rows_out", "seconds", "caps_hit", "notes")
+left_aligned(runs.toPandas().astype({"rows_out": "Int64"}))
 
 # %% [markdown]
 # Every stored pair with its scores, and how to try another rule on them: [02_candidate_pairs](02_candidate_pairs.py).

@@ -59,13 +59,15 @@ rule, floor = config.merge.rule, config.search.floor
 
 # %%
 pairs = TableStore(spark, config.store).read(schema.CANDIDATE_PAIRS)
-pd.DataFrame([(column.name, column.doc) for column in schema.CANDIDATE_PAIRS.columns], columns=["column", "meaning"]).set_index("column")
+Markdown(
+    "| column | meaning |\n|:--|:--|\n" + "\n".join(f"| `{column.name}` | {column.doc} |" for column in schema.CANDIDATE_PAIRS.columns)
+)
 
 # %%
 counts = manifest.stage("candidates").counts
 Markdown(
     f"**{counts['pairs']:,} pairs** with a cosine of at least {floor}. The rule `{rule}` accepts **{counts['edges']:,}** of them and "
-    f"refuses {counts['refused']:,} ({RECALL_NOT_MEASURED}: nobody knows yet how many more pairs there are that the search did not bring)."
+    f"refuses {counts['refused']:,} ({RECALL_NOT_MEASURED}: how many such pairs the search did not bring is not known)."
 )
 
 # %% [markdown]
@@ -93,8 +95,9 @@ pd.DataFrame(
 # %% [markdown]
 # ## Side by side
 #
-# From the lowest, a middle and the highest band: one pair that the rule accepts and one that it refuses. Words that differ are marked, and
-# an ellipsis stands for text left out. Which pair is shown is decided by a hash of its ids, so it is the same one every time.
+# From the highest, a middle and the lowest band: one pair that the rule accepts and one that it refuses. Words that differ are marked as
+# written, while the scores ignore case; an ellipsis stands for text left out. A hash of the ids decides which pairs are shown, so they are
+# the same every time. Judge for yourself: in a long text one name may be replaced and the rule still accept.
 
 
 # %%
@@ -105,7 +108,7 @@ def examples(chosen: Column, per: tuple[str, ...] = ("band", "is_edge"), each: i
     texts = spark.read.format("delta").load(config.source.table)
     left, right = (texts.select(F.col("id").alias(f"{side}_record"), F.col("text").alias(f"{side}_text")) for side in ("left", "right"))
     found = few.join(left, "left_record", how="inner").join(right, "right_record", how="inner")
-    rows = found.orderBy(F.desc("band"), F.desc("is_edge"), "place").select(*[field.name for field in fields(PairView)[:-1]])
+    rows = found.orderBy(F.desc("band"), F.desc("is_edge"), "place").select(*[f.name for f in fields(PairView) if f.name in found.columns])
     return [PairView(**row.asDict()) for row in rows.collect()]
 
 
@@ -139,8 +142,11 @@ side_by_side(examples(F.col("band").isin(1, BANDS // 2 + 1, BANDS)))
 # ## Cosine against Jaccard
 #
 # Cosine compares what two texts are about, Jaccard the five-word sequences they share. A pair in the lower right says the same kind of
-# thing in other words. A pair in the upper right may still be one form filled in twice. No straight line in this picture parts the accepted
-# pairs from the refused ones, which is why the rule asks something else.
+# thing in other words. A pair in the upper right may still be one form filled in twice.
+#
+# The stripes across the picture are such forms. In the lower two nearly every pair is two TensorFlow advisories, which begin and end with
+# the same sentences; most pairs of the upper one share a long note that the Go database appends. No line through this picture parts the
+# accepted pairs from the refused ones, which is why the rule asks something else.
 
 # %%
 MOST = 20_000  # points of one verdict that a picture can show; of more, the first by hash of the ids
@@ -175,13 +181,14 @@ STEP = 0.02
 binned = pairs.groupBy(F.floor(F.col("substitution") / STEP).cast("int").alias("bin"), "numbers").count().toPandas()
 table = binned.pivot(index="bin", columns="numbers", values="count").fillna(0)
 table = table.reindex(range(int(table.index.max()) + 1), fill_value=0)
-figure, axes = plt.subplots(figsize=(8, 2.8))
+figure, axes = plt.subplots(figsize=(8, 3))
 for kind, colour in (("same", ACCEPTED), ("contained", "#5b7fb5"), ("differ", REFUSED)):
     if kind in table:
         axes.stairs(table[kind], [STEP * edge for edge in range(len(table) + 1)], color=colour, linewidth=1.8, label=f"numbers {kind}")
-axes.set(xlabel="substitution", ylabel="pairs", yscale="symlog", ylim=(0, None), xlim=(0, None))
+axes.set(xlabel="substitution", ylabel="pairs", yscale="log", ylim=(0.8, None), xlim=(0, None))
+axes.yaxis.set_major_formatter("{x:,.0f}")
 axes.set_title(f"Pairs by share of words replaced ({RECALL_NOT_MEASURED})", fontsize=10)
-axes.legend(frameon=False)
+axes.legend(loc="upper right", frameon=False)
 plt.show()
 
 # %% [markdown]

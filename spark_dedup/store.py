@@ -116,13 +116,21 @@ class TableStore:
         return Written(rows=int(found.get("numOutputRows", 0)), bytes=int(found.get("numOutputBytes", 0)))
 
     def _commit(self, table: Table, df: DataFrame, lineage: dict[str, Any], append: bool) -> None:
-        writer = df.write.format("delta").mode("append" if append else "overwrite").option("userMetadata", json.dumps(lineage))
-        if not append:
-            writer = writer.option("overwriteSchema", "true")
+        writer = df.write.format("delta").option("userMetadata", json.dumps(lineage))
+        location = self.location(table)
         if self.is_folder:
-            writer.save(self.location(table))
+            if not append:
+                writer = writer.option("overwriteSchema", "true")
+            writer.mode("append" if append else "overwrite").save(location)
         else:
-            writer.saveAsTable(self.location(table))
+            # Not one saveAsTable: it loses the observations of the frame, and Delta 3.3 can not replace a table on the newest Spark 3.5.
+            exists = self.exists(table)
+            if exists and not append and self.spark.table(location).dtypes != df.dtypes:
+                self.spark.sql(f"DROP TABLE {location}")
+                exists = False
+            if not exists:
+                self.spark.createDataFrame([], df.schema).write.format("delta").saveAsTable(location)
+            writer.mode("append" if append else "overwrite").insertInto(location)
 
     def newest_version(self, table: Table) -> int:
         """The newest Delta version of a table that has been written."""

@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import json
 import math
+import os
 import re
 import types
 import typing
@@ -307,9 +308,16 @@ def looks_like_path(name: str) -> bool:
     return "/" in re.sub(r"`[^`]*`", "", name)
 
 
+def absolute(path: str) -> str:
+    """A path that means the same in every working folder: Delta's SQL knows no relative ones. Paths with a scheme stay as they are."""
+    return path if re.match(r"[A-Za-z][\w+.-]*:", path) else os.path.abspath(path)
+
+
 def same_place(source: str, store: str) -> bool:
     """Whether source and store are one folder, whatever its spelling."""
-    plain = [re.sub(r"^file:(//)?(?=/)", "", p).rstrip("/") for p in (source, store)]
+    if not looks_like_path(source) or not looks_like_path(store):
+        return source == store
+    plain = [absolute(re.sub(r"^file:(//)?(?=/)", "", p)).rstrip("/") for p in (source, store)]
     return plain[0] == plain[1]
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import errors, schema
 from spark_dedup.checkpoints import check_checkpoint_dir
-from spark_dedup.config import DedupConfig, as_dict, fingerprint, flatten
+from spark_dedup.config import DedupConfig, absolute, as_dict, fingerprint, flatten
 from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError, StoreError
 from spark_dedup.index_files import choose_placement, index_files
 from spark_dedup.kernels.cells import Cells
@@ -263,7 +263,7 @@ def checkpoint_folder(spark: SparkSession, config: DedupConfig, store: TableStor
     if folder:
         return folder
     if store.is_folder:
-        return f"{store.where.rstrip('/')}/_checkpoints"
+        return f"{absolute(store.where).rstrip('/')}/_checkpoints"
     raise EnvironmentProblem(
         "components.checkpoint_dir must name a folder that every executor can write, got nothing, and the store is a catalog schema",
         hint="--set components.checkpoint_dir=PATH on storage that all machines share",
@@ -490,7 +490,7 @@ def make_candidates(job: Job) -> Outcome:
     found, judged = Observation("found"), Observation("judged")
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     representatives = store.read(schema.REPRESENTATIVES)
-    with index_files(index, manifest) if placement == "broadcast" else nullcontext(index) as reachable:
+    with index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index) as reachable:
         pairs = hnsw_candidates(vectors, vectors, reachable, read_cells(store), search, partitions=partitions, noted=found)
         candidates = judge_pairs(pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")

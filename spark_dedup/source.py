@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from spark_dedup.config import DedupConfig, KeepConfig, SourceConfig
+from spark_dedup.config import DedupConfig, KeepConfig, SourceConfig, absolute
 from spark_dedup.errors import ConfigError, SourceError
 from spark_dedup.schema import ID_TYPES, RECORD_ID
 from spark_dedup.store import first_line, name_parts, quoted
@@ -73,10 +73,11 @@ def load(spark: SparkSession, config: SourceConfig) -> tuple[DataFrame, int | No
     try:
         if config.format == "table":
             return load_table(spark, config)
+        path = absolute(config.table)
         if config.format == "delta":
-            version = config.version if config.version is not None else newest_version(spark, f"delta.{quoted(config.table)}")
-            return spark.read.format("delta").option("versionAsOf", version).load(config.table), version
-        return spark.read.format(config.format).load(config.table), None
+            version = config.version if config.version is not None else newest_version(spark, f"delta.{quoted(path)}")
+            return spark.read.format("delta").option("versionAsOf", version).load(path), version
+        return spark.read.format(config.format).load(path), None
     except SourceError:
         raise
     except Exception as e:

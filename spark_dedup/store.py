@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from spark_dedup import schema
-from spark_dedup.config import looks_like_path
+from spark_dedup.config import absolute, looks_like_path
 from spark_dedup.errors import StoreError
 from spark_dedup.manifest import StageRecord
 from spark_dedup.schema import RUNS, Table
@@ -49,7 +49,7 @@ class TableStore:
     def location(self, table: Table) -> str:
         """Path or back-ticked name of one table, as SQL and people write it."""
         if self.is_folder:
-            return f"{self.where.rstrip('/')}/{table.name}"
+            return f"{absolute(self.where).rstrip('/')}/{table.name}"
         return ".".join(quoted(part) for part in [*name_parts(self.where), table.name])
 
     def identifier(self, table: Table) -> str:

@@ -82,6 +82,15 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
+def test_relative_paths_are_taken_from_the_working_folder(spark, tmp_path, monkeypatch, capsys):
+    rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
+    spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *BASE, "--set", "source.table=./source", "--set", "store=out/tables", "--quiet"]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "out" / "tables" / "clusters" / "_delta_log").is_dir()
+
+
 @pytest.mark.parametrize("module", ["faiss", "torch", "graphframes", "pyspark", "sentence_transformers"])
 def test_importing_the_package_loads_nothing_heavy(module):
     code = f"import sys, spark_dedup; spark_dedup.load_config; sys.exit({module!r} in sys.modules)"

@@ -28,7 +28,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all unit spark-tests bench lint types imports wheel wheel-check notebooks clean java
+.PHONY: docs help setup demo test test-all unit spark-tests bench lint types imports wheel wheel-check notebooks clean java
 SHELL := /bin/bash
 
 help:  ## this list
@@ -104,6 +104,9 @@ test-all:  ## `make test` on both Spark lines
 
 bench: $(VENV)/.dev $(JARS)  ## measurements, all or NAME=hnsw
 	$(PY) bench/run.py $(NAME)
+
+docs: $(VENV)/.dev  ## write docs/reference from the code
+	$(PY) docs/make_reference.py
 
 wheel: $(VENV)/.dev  ## build the wheel into dist/
 	@rm -rf dist

@@ -75,6 +75,7 @@ def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_pat
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300
     )
     (wheel,) = tmp_path.glob("spark_dedup-*.whl")
+    wheel = wheel.rename(tmp_path / "spark_dedup.zip")  # Spark puts zip files on the path of the executors, wheels not
     path, store = settings_file(local, "submitted")
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars(), "--py-files", str(wheel)]
     command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.driver.host=127.0.0.1"]
@@ -87,7 +88,7 @@ def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_pat
     refused = subprocess.run(
         [*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
-    assert refused.returncode == 2 or "search.floor must be a number in (0, 1], got 7" in refused.stderr
+    assert refused.returncode != 0
     assert "search.floor must be a number in (0, 1], got 7" in refused.stderr
 
 
@@ -156,12 +157,11 @@ def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_p
 
 
 def check_one_copy(mapped):
-    """Each executor has one file per shard file, and its Python workers map that same file."""
-    graphs = [p for p in mapped if p.endswith((".faiss", "graph", ".index", ".hnsw"))]
-    assert graphs, f"no worker had an index mapped: {mapped}"
-    per_executor: dict[tuple[str, str], set[str]] = {}
-    for path in graphs:
-        folder, name = os.path.split(path)
-        per_executor.setdefault((folder, name), set()).add(path)
-    assert all(len(paths) == 1 for paths in per_executor.values())
-    assert max(len(mapped[p]) for p in graphs) >= 2, "two workers of one executor should share a file"
+    """Each executor has one file per shard, and its Python workers, several of them, map that same file."""
+    graphs = [p for p in mapped if p.endswith("graph.faiss")]
+    executors = {os.path.dirname(p) for p in graphs}
+    assert executors, f"no worker had an index mapped: {mapped}"
+    for folder in executors:
+        names = [os.path.basename(p) for p in graphs if os.path.dirname(p) == folder]
+        assert len(names) == len(set(names)) <= 2, "two shards: at most two files"
+    assert max(len(mapped[p]) for p in graphs) >= 2, f"two workers of one executor should share a file: {mapped}"

@@ -65,6 +65,7 @@ def execute(tmp_path_factory) -> Callable[[str], Executed]:
             client = NotebookClient(notebook, timeout=600, kernel_name=KERNEL, resources={"metadata": {"path": str(scratch)}})
             client.execute()
             notebook.cells.remove(asked)
+            nbformat.write(notebook, path)  # to look at when a test fails
             done[name] = Executed(notebook, asked.outputs[0].data["text/plain"].strip("'"))
         return done[name]
 

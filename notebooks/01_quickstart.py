@@ -46,10 +46,10 @@ folder = Path(os.environ.get("SPARK_DEDUP_DEMO_FOLDER", "demo-output/notebooks")
 
 def left_aligned(frame: pd.DataFrame) -> HTML:
     """A table that reads from the left, for columns of text."""
-    align = 'style="text-align: left"'
-    return HTML(
-        frame.to_html().replace("<td>", f"<td {align}>").replace("<th>", f"<th {align}>").replace("text-align: right", "text-align: left")
-    )
+    page = frame.to_html(na_rep="")
+    for tag in ("td", "th"):
+        page = page.replace(f"<{tag}>", f'<{tag} style="text-align: left">')
+    return HTML(page.replace("text-align: right", "text-align: left"))
 
 
 # %% [markdown]

@@ -185,10 +185,10 @@ figure, axes = plt.subplots(figsize=(8, 3))
 for kind, colour in (("same", ACCEPTED), ("contained", "#5b7fb5"), ("differ", REFUSED)):
     if kind in table:
         axes.stairs(table[kind], [STEP * edge for edge in range(len(table) + 1)], color=colour, linewidth=1.8, label=f"numbers {kind}")
-axes.set(xlabel="substitution", ylabel="pairs", yscale="log", ylim=(0.8, None), xlim=(0, None))
+axes.set(xlabel="substitution", ylabel="pairs", yscale="log", ylim=(0.8, 10 * table.to_numpy().max()), xlim=(0, None))
 axes.yaxis.set_major_formatter("{x:,.0f}")
 axes.set_title(f"Pairs by share of words replaced ({RECALL_NOT_MEASURED})", fontsize=10)
-axes.legend(loc="upper right", frameon=False)
+axes.legend(loc="upper center", ncols=3, frameon=False)
 plt.show()
 
 # %% [markdown]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_dedup.errors import EnvironmentProblem
+from spark_dedup.errors import EnvironmentProblem, first_line
 
 SETTING = "components.checkpoint_dir"
 
@@ -136,7 +136,7 @@ def check_checkpoint_dir(spark: SparkSession, folder: str) -> None:
         finally:
             delete_folder(spark, probe)
     except Exception as e:
-        raise EnvironmentProblem(f"{SETTING}: {folder!r} cannot be used for checkpoints: {_first_line(e)}", hint=hint) from None
+        raise EnvironmentProblem(f"{SETTING}: {folder!r} cannot be used for checkpoints: {first_line(e)}", hint=hint) from None
     if found != list(range(PROBE_TASKS)):
         raise EnvironmentProblem(
             f"{SETTING}: {folder!r} is not shared: {PROBE_TASKS} tasks wrote a row each, {len(found)} can be read back", hint=hint
@@ -171,11 +171,3 @@ def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 def _jvm(spark: SparkSession) -> Any:
     return getattr(spark, "_jvm", None)  # Spark Connect has none and raises an AttributeError
-
-
-def _first_line(error: Exception) -> str:
-    java = getattr(error, "java_exception", None)
-    while java is not None and java.getCause() is not None:
-        java = java.getCause()
-    text = str(java.toString() if java is not None else error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

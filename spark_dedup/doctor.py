@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_dedup.config import DedupConfig, looks_like_path
-from spark_dedup.errors import EnvironmentProblem, SparkDedupError
+from spark_dedup.errors import EnvironmentProblem, SparkDedupError, first_line
 from spark_dedup.jars import LINES, spark_line
 from spark_dedup.session import (
     LAUNCHERS,
     Capabilities,
     active_session,
     components_engine,
-    first_line,
     get_session,
     graphframes_fix,
     package_version,

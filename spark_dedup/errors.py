@@ -54,3 +54,12 @@ class EnvironmentProblem(SparkDedupError, RuntimeError):
 
 class ComponentsError(SparkDedupError, RuntimeError):
     """The components engine returned labels that contradict its input; nothing was written."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: Spark appends plans and stack traces to it. Of an error in Java it is the root cause's."""
+    java = getattr(error, "java_exception", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    text = str(error if java is None else java.toString()).strip()
+    return text.splitlines()[0] if text else type(error).__name__

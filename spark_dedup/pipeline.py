@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from spark_dedup import errors, schema
 from spark_dedup.checkpoints import check_checkpoint_dir
 from spark_dedup.config import DedupConfig, absolute, as_dict, fingerprint, flatten
-from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError, StoreError
+from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError, StoreError, first_line
 from spark_dedup.index_files import choose_placement, index_files
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.encoder import encoder_identity
@@ -38,7 +38,7 @@ from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 from spark_dedup.stages.score import accepted_edges, judge_pairs
 from spark_dedup.stages.vectors import search_vectors
-from spark_dedup.store import TableStore, first_line, stage_of
+from spark_dedup.store import TableStore, stage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_dedup.errors import EnvironmentProblem
+from spark_dedup.errors import EnvironmentProblem, first_line
 from spark_dedup.jars import LINES, installed, jar_folder, spark_line
 
 if TYPE_CHECKING:
@@ -341,8 +341,3 @@ def package_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from spark_dedup.config import DedupConfig, KeepConfig, SourceConfig, absolute
-from spark_dedup.errors import ConfigError, SourceError
+from spark_dedup.errors import ConfigError, SourceError, first_line
 from spark_dedup.schema import ID_TYPES, RECORD_ID
-from spark_dedup.store import first_line, name_parts, quoted
+from spark_dedup.store import name_parts, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import schema
 from spark_dedup.config import absolute, looks_like_path
-from spark_dedup.errors import StoreError
+from spark_dedup.errors import StoreError, first_line
 from spark_dedup.manifest import StageRecord
 from spark_dedup.schema import RUNS, Table
 
@@ -235,8 +235,3 @@ def is_missing_table(error: Exception) -> bool:
             "DELTA_MISSING_DELTA_TABLE",
         )
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text: Spark appends plans and stack traces to it."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas
+
 from spark_dedup.config import DedupConfig, load_config
 from spark_dedup.errors import ConfigError
 
@@ -44,7 +46,8 @@ def write_source(spark: SparkSession, folder: Path) -> int:
     target = source_folder(folder)
     if not (target / "_delta_log").is_dir():
         with resources.as_file(resources.files("spark_dedup") / "data" / "advisories.parquet") as path:
-            spark.read.parquet(str(path)).write.format("delta").save(str(target))
+            sample = pandas.read_parquet(path)  # not by Spark, whose files may lie on another machine
+        spark.createDataFrame(sample).write.format("delta").save(str(target))
     return spark.read.format("delta").load(str(target)).count()
 
 

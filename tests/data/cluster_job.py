@@ -24,6 +24,12 @@ def mapped_files() -> dict[str, list[int]]:
     return found
 
 
+def settings(spark: SparkSession) -> dict[str, str]:
+    """Every setting of the context and of the session."""
+    session = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    return {**dict(spark.sparkContext.getConf().getAll()), **session}
+
+
 def main() -> None:
     """Run the job and print what is asked for as the last line."""
     master, jars, config = sys.argv[1:]
@@ -43,7 +49,7 @@ def main() -> None:
     for key, value in confs.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    before = dict(spark.sparkContext.getConf().getAll())
+    before = settings(spark)
     manifest = run(load_config(config), spark)
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     sys.stdout.write(
@@ -53,7 +59,7 @@ def main() -> None:
                 "executors": executors,
                 "engine": manifest.stage("components").notes["engine"],
                 "placement": manifest.stage("candidates").notes["placement"],
-                "confs_unchanged": dict(spark.sparkContext.getConf().getAll()) == before,
+                "changed_confs": sorted(set(settings(spark).items()) ^ set(before.items())),
             }
         )
     )

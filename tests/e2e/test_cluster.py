@@ -22,6 +22,8 @@ from spark_dedup.store import TableStore
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
+pytestmark = pytest.mark.timeout(1200)  # processes and their Sparks start and stop
+
 COMPARED = (schema.CLUSTERS, schema.CANDIDATE_PAIRS, schema.MEMBERS, schema.SET_ASIDE)
 
 
@@ -80,16 +82,16 @@ def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_pat
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars(), "--py-files", str(wheel)]
     command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.driver.host=127.0.0.1"]
     command += [str(ROOT / "scripts" / "submit.py"), "run", "--config", str(path), "--json"]
-    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    manifest = json.loads(done.stdout)
+    manifest = json.loads(done.stdout[done.stdout.index("{\n") :])  # spark-submit puts stderr and stdout of Python into one
     assert manifest["did_work"]
     assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
     refused = subprocess.run(
-        [*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert refused.returncode != 0
-    assert "search.floor must be a number in (0, 1], got 7" in refused.stderr
+    assert "search.floor must be a number in (0, 1], got 7" in refused.stdout + refused.stderr
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +143,14 @@ def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_p
     path, store = settings_file(local, f"cluster-{placement}", placement=placement)
     job = ROOT / "tests" / "data" / "cluster_job.py"
     done = subprocess.run(
-        [sys.executable, str(job), master, jars(), str(path)], env=environment(), capture_output=True, text=True, timeout=290
+        [sys.executable, str(job), master, jars(), str(path)], env=environment(), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
     assert told["executors"] == 2
     assert told["placement"] == placement
-    assert told["confs_unchanged"]
+    assert told["changed_confs"] == []
     if spark_line() == "3.5":
         assert told["engine"] == "graphframes"
     assert not list((store / "_checkpoints").glob("*"))  # nothing is left behind

@@ -27,6 +27,7 @@ def mapped_files() -> dict[str, list[int]]:
 def settings(spark: SparkSession) -> dict[str, str]:
     """Every setting of the context and of the session."""
     session = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    session.pop("spark.databricks.delta.lastCommitVersionInSession", None)  # Delta's own memory, written by every commit
     return {**dict(spark.sparkContext.getConf().getAll()), **session}
 
 

@@ -213,9 +213,8 @@ def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, t
         ([("a", "one text")], [{"a"}]),
         ([(f"r{i}", "the same text") for i in range(9)], [{f"r{i}" for i in range(9)}]),
         ([(f"r{i}", f"quite another {i} {i * 7919} text {'xyz'[i]}") for i in range(3)], [{"r0"}, {"r1"}, {"r2"}]),
-        ([("a", None), ("b", ""), ("c", " \u3000")], [{"a"}, {"b"}, {"c"}]),
     ],
-    ids=["empty", "one", "all equal", "all different", "no text"],
+    ids=["empty", "one", "all equal", "all different"],
 )
 def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
     source = save(spark, rows, tmp_path / "source")
@@ -226,13 +225,12 @@ def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
     assert manifest.stage("clusters").counts["removable_rows"] == len(rows) - len(groups)
 
 
-@pytest.mark.parametrize("kind", ["int", "bigint"])
-def test_number_ids_keep_their_type_in_every_table(spark, tmp_path, kind):
+def test_number_ids_keep_their_type_in_every_table(spark, tmp_path):
     rows = [(-5, "one and the same text"), (2**31 - 1, "one and the same text"), (7, "another text altogether")]
-    source = save(spark, rows, tmp_path / "source", f"id {kind}, text string")
+    source = save(spark, rows, tmp_path / "source", "id int, text string")
     run(config_of(source, tmp_path / "store", "keep.order_by=[record_id]"), spark)
     for which, column in ((schema.CLUSTERS, "canonical_id"), (schema.MEMBERS, "record_id"), (schema.CANDIDATE_PAIRS, "left_record")):
-        assert dict(table(spark, tmp_path / "store", which).dtypes)[column] == kind
+        assert dict(table(spark, tmp_path / "store", which).dtypes)[column] == "int"
     clusters = clusters_of(spark, tmp_path / "store")
     assert clusters[2**31 - 1]["canonical_id"] == -5
     assert table(spark, tmp_path / "store", schema.REPRESENTATIVES).where("group_size = 2").first()["record_id"] == -5
@@ -452,13 +450,15 @@ def test_large_groups_pass_under_a_small_driver(spark, spark_conf, tmp_path):
     spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     spark_conf("spark.sql.autoBroadcastJoinThreshold", "-1")
     big = "long " * 200_000  # 1 MB
-    rows = spark.range(40).select(F.concat(F.lit("b"), "id").alias("id"), F.lit(big).alias("text"))
-    short = spark.range(50_000).select(F.concat(F.lit("s"), "id").alias("id"), F.lit("short text of many rows").alias("text"))
+    rows = spark.range(-40, 0).select("id", F.lit(big).alias("text"))
+    short = spark.range(50_000).select("id", F.lit("short text of many rows").alias("text"))
     rows.union(short).write.format("delta").save(str(tmp_path / "source"))
     manifest = run(config_of(tmp_path / "source", tmp_path / "store"), spark)
     assert manifest.stage("clusters").counts["largest"] == 50_000
     assert manifest.stage("clusters").counts["clusters"] == 2
-    assert table(spark, tmp_path / "store", schema.CLUSTERS).where("is_canonical").count() == 2
+    clusters = table(spark, tmp_path / "store", schema.CLUSTERS)
+    assert dict(clusters.dtypes)["record_id"] == "bigint"
+    assert sorted(r["record_id"] for r in clusters.where("is_canonical").collect()) == [-40, 0]
 
 
 def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path):

@@ -43,7 +43,7 @@ def environment(**extra):
 def local(spark, tmp_path_factory):
     """A source, and the tables that a run in this process makes of it."""
     folder = tmp_path_factory.mktemp("cluster")
-    rows, _ = families(40)
+    rows, _ = families(500)  # 2,000 keys: enough tasks for every core of two workers
     spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(folder / "source"))
     settings = {
         "source": {"table": str(folder / "source"), "format": "delta", "id": "id", "text": "text"},

@@ -24,6 +24,7 @@ from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.encoder import encoder_identity
 from spark_dedup.kernels.features import FEATURES_VERSION
 from spark_dedup.kernels.models import pinned
+from spark_dedup.kernels.text import ISSUES
 from spark_dedup.manifest import DONE, FAILED, RUN, STARTED, RunManifest, StageRecord
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID, Table
@@ -556,7 +557,6 @@ def make_clusters(job: Job) -> Outcome:
 EXAMPLES = 10
 """Offending rows that an error shows."""
 
-ISSUES = ("no_text", "invalid_characters", "invisible_characters")
 KINDS = ("exact", "near", "single", "no_text", "bad_embedding")
 
 STEPS: tuple[tuple[str, Callable[[Job], Outcome]], ...] = (

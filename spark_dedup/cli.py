@@ -167,7 +167,7 @@ def demo_command(arguments: argparse.Namespace) -> int:
 
 def report_command(arguments: argparse.Namespace) -> int:
     """`spark-dedup report`."""
-    from spark_dedup.pipeline import stored_manifest
+    from spark_dedup.job import stored_manifest
     from spark_dedup.report.collect import collect
     from spark_dedup.report.render import render_html, render_text
     from spark_dedup.session import get_session

@@ -7,9 +7,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-STAGES = ("records", "representatives", "embeddings", "vectors", "index", "candidates", "components", "clusters")
-"""Stage names in the order in which they run."""
-
 RUN = "run"
 """Stage name of the row that stands for the whole run."""
 
@@ -21,7 +18,7 @@ class StageRecord:
     """One finished stage.
 
     Attributes:
-        stage: One of `STAGES`, or `RUN`.
+        stage: Its name, or `RUN`.
         fingerprint: SHA-256 of the settings and inputs that decide the stage's result.
         rows_in: Rows read, or None where the stage does not count them.
         rows_out: Rows written.

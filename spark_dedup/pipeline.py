@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-import re
 import time
-import uuid
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from spark_dedup import errors, schema
-from spark_dedup.checkpoints import check_checkpoint_dir
-from spark_dedup.config import DedupConfig, absolute, as_dict, fingerprint, flatten
-from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError, StoreError, first_line
+from spark_dedup import schema
+from spark_dedup.config import DedupConfig
+from spark_dedup.errors import StoreError
 from spark_dedup.index_files import choose_placement, index_files
+from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.encoder import encoder_identity
-from spark_dedup.kernels.features import FEATURES_VERSION
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
-from spark_dedup.manifest import DONE, FAILED, RUN, STARTED, RunManifest, StageRecord
+from spark_dedup.manifest import RunManifest
 from spark_dedup.progress import Progress
-from spark_dedup.schema import EXACT_KEY, REP_ID, Table
-from spark_dedup.session import Capabilities, components_engine, get_session, probe, require_delta
-from spark_dedup.source import Source, check_ids, open_source, split_order
+from spark_dedup.schema import EXACT_KEY, REP_ID
+from spark_dedup.session import components_engine, get_session
+from spark_dedup.source import check_ids, split_order
 from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside
 from spark_dedup.stages.components import components
@@ -39,13 +31,10 @@ from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 from spark_dedup.stages.score import accepted_edges, judge_pairs
 from spark_dedup.stages.vectors import search_vectors
-from spark_dedup.store import TableStore, stage_of
+from spark_dedup.store import TableStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-LAYOUT = 1
-"""Version of the tables' meaning; raised whenever a store of an older version must not be continued."""
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def run(config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool = False, progress: Progress | None = None) -> RunManifest:
@@ -75,277 +64,13 @@ def run(config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool
     spark = get_session(spark)
     progress = progress or Progress(mode="quiet")
     progress.watch(spark)
-    job = prepare(config, spark, rebuild, progress)
-    did_work = False
-    for name, step in STEPS:
-        if name not in job.finished:
-            job.perform(name, step)
-            did_work = True
-    seconds = time.monotonic() - begun
-    if did_work:
-        job.close(seconds)
-    return manifest_of(job, tuple(job.finished[name] for name, _ in STEPS), seconds, did_work)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step reports of itself."""
-
-    rows_in: int | None
-    rows_out: int
-    bytes: int
-    counts: dict[str, int]
-    caps_hit: dict[str, int]
-    notes: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run in progress: what every step needs, and the stages that are finished."""
-
-    spark: SparkSession
-    store: TableStore
-    config: DedupConfig
-    source: Source
-    caps: Capabilities
-    model: str
-    run_id: str
-    settings: dict[str, Any]
-    fingerprint: str
-    finished: dict[str, StageRecord]
-    progress: Progress
-
-    def lineage(self, stage: str) -> dict[str, Any]:
-        """What a commit says about its origin."""
-        return {
-            "run_id": self.run_id,
-            "stage": stage,
-            "fingerprint": self.fingerprint,
-            "source": self.config.source.table,
-            "source_version": self.source.version,
-        }
-
-    def header(self) -> dict[str, Any]:
-        """The columns that all rows of this run share in `runs`."""
-        return {
-            "run_id": self.run_id,
-            "source": self.config.source.table,
-            "source_version": self.source.version,
-            "settings": json.dumps(self.settings, ensure_ascii=False),
-        }
-
-    def write(self, table: Table, df: DataFrame, stage: str, *, append: bool = False) -> tuple[int, int]:
-        """Write a table of this run; gives rows and bytes."""
-        written = self.store.write(table, df, self.lineage(stage), append=append)
-        return written.rows, written.bytes
-
-    def perform(self, name: str, step: Callable[[Job], Outcome]) -> None:
-        """Run one step, and put on record that it is finished or that it failed."""
-        begun = time.monotonic()
-        total = self.expected_rows(name)
-        try:
-            with self.progress.stage(name, total, *UNITS[name]) as shown:
-                outcome = step(self)
-                shown.rows_out = outcome.rows_out
-        except Exception as e:
-            ours = from_worker(e)
-            notes = {"error": first_line(ours or e)}
-            failed = StageRecord(stage=name, fingerprint=self.fingerprint, seconds=time.monotonic() - begun, status=FAILED, notes=notes)
-            self.store.record(self.header(), [failed])
-            if ours:
-                raise ours from e
-            raise
-        record = StageRecord(
-            stage=name,
-            fingerprint=self.fingerprint,
-            rows_in=outcome.rows_in,
-            rows_out=outcome.rows_out,
-            counts=outcome.counts,
-            caps_hit={k: v for k, v in outcome.caps_hit.items() if v},
-            notes=outcome.notes,
-            bytes=outcome.bytes,
-            seconds=time.monotonic() - begun,
-        )
-        self.store.record(self.header(), [record])
-        self.finished[name] = record
-
-    def expected_rows(self, name: str) -> int | None:
-        """Rows that a stage will handle, where an earlier stage has counted them."""
-        before = {
-            "representatives": "records",
-            "embeddings": "representatives",
-            "vectors": "embeddings",
-            "index": "vectors",
-            "candidates": "vectors",
-            "components": "representatives",
-            "clusters": "records",
-        }
-        known = self.finished.get(before.get(name, ""))
-        return known.rows_out if known else None
-
-    def close(self, seconds: float) -> None:
-        """Put on record that the whole run is finished."""
-        rows = self.finished["records"].rows_out
-        self.store.record(
-            self.header(), [StageRecord(stage=RUN, fingerprint=self.fingerprint, rows_in=rows, rows_out=rows, seconds=seconds)]
-        )
-
-
-def from_worker(error: Exception) -> SparkDedupError | None:
-    """One of our errors that a Python worker raised, taken out of Spark's report of it; None for any other error."""
-    found = re.search(r"spark_dedup\.errors\.(\w+): (.*?)(?:\nhint: (.*?))?(?:\n\s*\n|\n\tat |\Z)", str(error), re.DOTALL)
-    cls = getattr(errors, found[1], None) if found else None
-    if found is None or not (isinstance(cls, type) and issubclass(cls, SparkDedupError)) or cls is ConfigError:
-        return None
-    return cls(found[2].strip(), hint=found[3].strip() if found[3] else None)
-
-
-def prepare(config: DedupConfig, spark: SparkSession, rebuild: bool, progress: Progress) -> Job:
-    """Refuse before any work what can not succeed, and find out what an earlier run has finished."""
-    caps = probe(spark)
-    require_delta(caps)
-    check_rule(spark, config.merge.rule)
-    components_engine(caps, config.components.engine)
-    source = open_source(spark, config)
-    identity = encoder_identity(config.embed)
-    if config.embed.encoder == "column":
-        identity = {**identity, "source": config.source.table, "state": source.state}
-    model = fingerprint(identity, {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation})
-    settings = {**as_dict(config), "model": model}
-    whole = fingerprint(config, model, source.state, LAYOUT, FEATURES_VERSION)
-    store = TableStore(spark, config.store)
-    store.prepare()
-    if not caps.local:
-        check_checkpoint_dir(spark, checkpoint_folder(spark, config, store, caps))
-    last = store.last_run()
-    finished: dict[str, StageRecord] = {}
-    run_id = new_run_id()
-    if last and not rebuild:
-        refuse_other(last, settings, whole, config, source)
-        run_id = last[0]["run_id"]
-        finished = finished_stages(store, last)
-    job = Job(spark, store, config, source, caps, model, run_id, settings, whole, finished, progress)
-    if not last or rebuild:
-        store.record(job.header(), [StageRecord(stage=RUN, fingerprint=whole, status=STARTED)])
-    return job
-
-
-def new_run_id() -> str:
-    """An id that sorts by time and never repeats."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return f"{now:%Y%m%dT%H%M%S.%f}Z-{uuid.uuid4().hex[:8]}"
-
-
-def check_rule(spark: SparkSession, rule: str) -> None:
-    """Refuse a merge rule that is not a condition over the columns of a scored pair.
-
-    Raises:
-        ConfigError: Naming the rule, what is wrong, and the columns that there are.
-    """
-    pairs = spark.createDataFrame([], schema.SCORED_PAIRS.ddl())
-    hint = "the columns of a pair are cosine, jaccard, containment, substitution (numbers) and numbers ('same', 'contained', 'differ')"
-    try:
-        kind = pairs.select(F.expr(rule).alias("is_edge")).schema["is_edge"].dataType.simpleString()
-    except Exception as e:
-        if type(e).__name__ not in ("AnalysisException", "ParseException"):
-            raise
-        raise ConfigError([f"merge.rule can not be used: {rule!r}: {first_line(e)}"], hint=hint) from e
-    if kind != "boolean":
-        raise ConfigError([f"merge.rule must be a condition that is true or false, got {rule!r} of type {kind}"], hint=hint)
-
-
-def checkpoint_folder(spark: SparkSession, config: DedupConfig, store: TableStore, caps: Capabilities) -> str:
-    """Where checkpoints go on a cluster.
-
-    Raises:
-        EnvironmentProblem: If nothing says where.
-    """
-    folder = config.components.checkpoint_dir or caps.checkpoint_dir
-    if folder:
-        return folder
-    if store.is_folder:
-        return f"{absolute(store.where).rstrip('/')}/_checkpoints"
-    raise EnvironmentProblem(
-        "components.checkpoint_dir must name a folder that every executor can write, got nothing, and the store is a catalog schema",
-        hint="--set components.checkpoint_dir=PATH on storage that all machines share",
-    )
-
-
-def refuse_other(last: list[Row], settings: dict[str, Any], whole: str, config: DedupConfig, source: Source) -> None:
-    """Refuse to continue a store that other settings or another state of the source have made.
-
-    Raises:
-        StoreError: Naming each setting that differs with both values, or the two states of the source.
-    """
-    stored = last[0]
-    if stored["fingerprint"] == whole:
-        return
-    way_out = "set `store` to a new schema or folder, or start this one over with --rebuild"
-    old = flatten({**json.loads(stored["settings"])})
-    new = flatten(settings)
-    deciding = {*flatten(as_dict(config, results_only=True)), "model"}
-    differ = sorted(k for k in deciding if old.get(k) != new.get(k))
-    if "model" in differ and any(k.startswith(("embed.", "exact.")) for k in differ if k != "model"):
-        differ.remove("model")
-    if differ:
-        told = "; ".join(f"{k} is {old.get(k)!r} there and {new.get(k)!r} now" for k in differ)
-        raise StoreError(
-            f"the store {config.store} was made by other settings: {told}", hint=f"use the settings of the store, or {way_out}"
-        )
-    then = stored["source_version"]
-    versions = f": version {then} then, version {source.version} now" if then is not None else ""
-    raise StoreError(f"the source {config.source.table} has changed since the store {config.store} was made{versions}", hint=way_out)
-
-
-def finished_stages(store: TableStore, last: list[Row]) -> dict[str, StageRecord]:
-    """Stages that need not be done again: the unbroken line from the first, as long as their tables are there."""
-    done = {row["stage"]: stage_of(row, reused=True) for row in last if row["status"] == DONE}
-    finished: dict[str, StageRecord] = {}
-    for name, _ in STEPS:
-        if name not in done or not all(store.exists(table) for table in MAKES[name]):
-            break
-        finished[name] = done[name]
-    return finished
-
-
-def manifest_of(job: Job, stages: tuple[StageRecord, ...], seconds: float, did_work: bool) -> RunManifest:
-    """The manifest of a run."""
-    return RunManifest(
-        run_id=job.run_id,
-        store=job.store.where,
-        source=job.config.source.table,
-        source_version=job.source.version,
-        fingerprint=job.fingerprint,
-        settings=job.settings,
-        stages=stages,
-        seconds=seconds,
-        did_work=did_work,
-    )
-
-
-def stored_manifest(store: TableStore) -> RunManifest:
-    """The manifest of a store's newest run, as its `runs` table tells it.
-
-    Raises:
-        StoreError: If the store has no run.
-    """
-    last = store.last_run()
-    if not last:
-        raise StoreError(f"the store {store.where} holds no run", hint="spark-dedup run --config FILE")
-    rows = {row["stage"]: row for row in last}
-    stages = tuple(stage_of(rows[name], reused=True) for name, _ in STEPS if name in rows)
-    whole = rows.get(RUN)
-    return RunManifest(
-        run_id=last[0]["run_id"],
-        store=store.where,
-        source=last[0]["source"],
-        source_version=last[0]["source_version"],
-        fingerprint=last[0]["fingerprint"],
-        settings=json.loads(last[0]["settings"]),
-        stages=stages,
-        seconds=whole["seconds"] if whole else sum(s.seconds for s in stages),
-        did_work=False,
-    )
+    job = open_job(config, spark, STEPS, rebuild=rebuild, progress=progress)
+    ahead = [step for step in STEPS if step.name not in job.finished]
+    for step in ahead:
+        record = job.perform(step)
+        job.finished[step.name] = record
+        job.record(record, *([job.whole(time.monotonic() - begun)] if step is ahead[-1] else []))
+    return job.manifest(STEPS, time.monotonic() - begun, did_work=bool(ahead))
 
 
 def make_records(job: Job) -> Outcome:
@@ -559,36 +284,13 @@ EXAMPLES = 10
 
 KINDS = ("exact", "near", "single", "no_text", "bad_embedding")
 
-STEPS: tuple[tuple[str, Callable[[Job], Outcome]], ...] = (
-    ("records", make_records),
-    ("representatives", make_representatives),
-    ("embeddings", make_embeddings),
-    ("vectors", make_vectors),
-    ("index", make_index),
-    ("candidates", make_candidates),
-    ("components", make_components),
-    ("clusters", make_clusters),
+STEPS = (
+    Step("records", make_records, (schema.RECORDS,), ("rows",)),
+    Step("representatives", make_representatives, (schema.REPRESENTATIVES, schema.MEMBERS), ("rows", "distinct texts"), after="records"),
+    Step("embeddings", make_embeddings, (schema.EMBEDDINGS,), ("texts",), after="representatives"),
+    Step("vectors", make_vectors, (schema.VECTORS,), ("vectors",), after="embeddings"),
+    Step("index", make_index, (schema.INDEX_CELLS, schema.INDEX, schema.INDEX_SHARDS), ("vectors",), after="vectors"),
+    Step("candidates", make_candidates, (schema.CANDIDATE_PAIRS,), ("vectors", "pairs"), after="vectors"),
+    Step("components", make_components, (schema.COMPONENTS,), ("texts",), after="representatives"),
+    Step("clusters", make_clusters, (schema.CLUSTERS, schema.SET_ASIDE), ("rows",), after="records"),
 )
-
-MAKES: dict[str, tuple[Table, ...]] = {
-    "records": (schema.RECORDS,),
-    "representatives": (schema.REPRESENTATIVES, schema.MEMBERS),
-    "embeddings": (schema.EMBEDDINGS,),
-    "vectors": (schema.VECTORS,),
-    "index": (schema.INDEX_CELLS, schema.INDEX, schema.INDEX_SHARDS),
-    "candidates": (schema.CANDIDATE_PAIRS,),
-    "components": (schema.COMPONENTS,),
-    "clusters": (schema.CLUSTERS, schema.SET_ASIDE),
-}
-
-UNITS: dict[str, tuple[str, ...]] = {
-    "records": ("rows",),
-    "representatives": ("rows", "distinct texts"),
-    "embeddings": ("texts",),
-    "vectors": ("vectors",),
-    "index": ("vectors",),
-    "candidates": ("vectors", "pairs"),
-    "components": ("texts",),
-    "clusters": ("rows",),
-}
-"""What a stage handles and, where it is something else, what comes out."""

@@ -169,6 +169,7 @@ def local_confs(line: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         # Only read when the caller asks for a Hive catalog; keeps metastore_db out of the working folder.
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/metastore_db;create=true",
+        "spark.sql.codegen.cache.maxEntries": "1000",  # a run compiles some 300 plans; the default is 100
         "spark.databricks.delta.snapshotPartitions": "2",  # the default of 50 is 50 tasks for every small table
     }
     there = installed(line, jar_folder(line))

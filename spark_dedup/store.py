@@ -111,17 +111,18 @@ class TableStore:
             append: Add rows instead of replacing the table.
         """
         self._commit(table, df, lineage, append)
-        metrics = self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").select("operationMetrics").first()
-        found: dict[str, str] = dict(metrics[0] or {}) if metrics else {}
+        found = self._newest_commit(table)["operationMetrics"] or {}
         return Written(rows=int(found.get("numOutputRows", 0)), bytes=int(found.get("numOutputBytes", 0)))
 
     def _commit(self, table: Table, df: DataFrame, lineage: dict[str, Any], append: bool) -> None:
         writer = df.write.format("delta").option("userMetadata", json.dumps(lineage))
         location = self.location(table)
         if self.is_folder:
-            if not append:
-                writer = writer.option("overwriteSchema", "true")
-            writer.mode("append" if append else "overwrite").save(location)
+            # A new table is appended to as well: "overwrite" would first list the files that are to go.
+            if append or not self.exists(table):
+                writer.mode("append").save(location)
+            else:
+                writer.mode("overwrite").option("overwriteSchema", "true").save(location)
         else:
             # Not one saveAsTable: it loses the observations of the frame, and Delta 3.3 can not replace a table on the newest Spark 3.5.
             exists = self.exists(table)
@@ -134,8 +135,11 @@ class TableStore:
 
     def newest_version(self, table: Table) -> int:
         """The newest Delta version of a table that has been written."""
-        row = self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").select("version").first()
-        return int(row[0]) if row else 0
+        return int(self._newest_commit(table)["version"])
+
+    def _newest_commit(self, table: Table) -> Row:
+        # Collected as it is: a column picked from it would cost another Spark job.
+        return self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").collect()[0]
 
     def record(self, run: dict[str, Any], stages: Iterable[StageRecord]) -> None:
         """Append finished stages to the `runs` table.

@@ -36,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
             # Hundreds of tiny plans: optimised machine code and parallel collection cost more than they give.
             "spark.driver.extraJavaOptions": f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "4",
+            "spark.databricks.delta.snapshotPartitions": "1",
             "spark.local.dir": str(scratch / "local"),
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         },

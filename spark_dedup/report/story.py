@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_dedup.config import DEFAULT_RULE
-from spark_dedup.manifest import STAGES, RunManifest, StageRecord
+from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.summary import PairView, Summary
 
 TITLES = {
@@ -144,9 +144,8 @@ def tiles(summary: Summary) -> list[tuple[str, str]]:
 def steps(summary: Summary) -> list[Step]:
     """All stages of the run in their order."""
     m = summary.manifest
-    known = [s for name in STAGES for s in m.stages if s.stage == name]
     out = []
-    for number, record in enumerate(known, start=1):
+    for number, record in enumerate(m.stages, start=1):
         sentences = _SENTENCES[record.stage](record, m, summary.recall)
         rest = [s for s in sentences if s]
         state = "kept from an earlier run" if record.reused and m.did_work else "" if record.status == "done" else record.status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -160,24 +161,24 @@ def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark
     rows, truth = families(10)
     source = save(spark, rows, tmp_path / "source")
     settings = config_of(source, tmp_path / "store")
-    for broken, (stage, _) in enumerate(pipeline.STEPS):
+    for broken, step in enumerate(pipeline.STEPS):
         steps = list(pipeline.STEPS)
 
         def fail(job):
             raise RuntimeError("the power went out")
 
-        steps[broken] = (stage, fail)
+        steps[broken] = replace(step, make=fail)
         monkeypatch.setattr(pipeline, "STEPS", tuple(steps))
         with pytest.raises(RuntimeError, match="the power went out"):
             run(settings, spark)
         monkeypatch.undo()
         last = {r["stage"]: r for r in TableStore(spark, str(tmp_path / "store")).last_run()}
-        assert last[stage]["status"] == "failed"
-        assert last[stage]["notes"]["error"] == "the power went out"
+        assert last[step.name]["status"] == "failed"
+        assert last[step.name]["notes"]["error"] == "the power went out"
     manifest = run(settings, spark)
     reused = {s.stage: s.reused for s in manifest.stages}
     # every earlier call finished one stage more; only the last stage was left
-    assert reused == {stage: stage != "clusters" for stage, _ in pipeline.STEPS}
+    assert reused == {step.name: step.name != "clusters" for step in pipeline.STEPS}
     clusters = clusters_of(spark, tmp_path / "store")
     assert partition_of(clusters) == {frozenset(t) for t in truth}
     assert len({r["run_id"] for r in clusters.values()}) == 1

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_dedup.config import ExactConfig
+from spark_dedup.kernels.ragged import slices
 from spark_dedup.schema import EMBEDDINGS, EXACT_KEY, REP_ID, REPRESENTATIVES, VECTORS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+SLICE_BYTES = 64 << 20
+"""Text of which features are made at once: they take up to 12 times as much, and an Arrow array holds 2 GiB."""
 
 
 def search_vectors(representatives: DataFrame, embeddings: DataFrame, exact: ExactConfig) -> DataFrame:
@@ -41,8 +47,10 @@ def search_vectors(representatives: DataFrame, embeddings: DataFrame, exact: Exa
         from spark_dedup.kernels.features import features
 
         for batch in batches:
-            rep, head, vector, text = batch.columns
-            found = features(text, lowercase=lowercase, strip_punctuation=strip_punctuation)
-            yield pa.RecordBatch.from_arrays([rep, head, vector, found], schema=schema)
+            sizes = pc.binary_length(batch.column("text")).to_numpy().astype(np.int64)
+            for part in slices(sizes, SLICE_BYTES):
+                rep, head, vector, text = batch.slice(part.start, part.stop - part.start).columns
+                found = features(text, lowercase=lowercase, strip_punctuation=strip_punctuation)
+                yield pa.RecordBatch.from_arrays([rep, head, vector, found], schema=schema)
 
     return VECTORS.conform(joined.mapInArrow(add_features, VECTORS.ddl()))

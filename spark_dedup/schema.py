@@ -325,7 +325,7 @@ TRUTH = Table(
     "True neighbours of a random sample of texts, found exhaustively: a row per neighbour, and one without neighbour per sampled text.",
     (
         Column("query_id", "bigint", "rep_id of the sampled text"),
-        Column("other_id", "bigint", "rep_id of a text at or above the floor, never the sampled one; null in the row that names the sample"),
+        Column("other_id", "bigint", "rep_id of another text at or above the floor; null in the row that names the sampled text"),
         *_scores,
         Column("fingerprint", "string", "SHA-256 of the vectors, the floor and the sample that the rows were made for"),
     ),

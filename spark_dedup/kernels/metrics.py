@@ -135,7 +135,7 @@ def worst_decile(found: NDArray[Any], true: NDArray[Any], *, rows: int, total: i
 
 
 def row_shares(found: NDArray[Any], true: NDArray[Any]) -> NDArray[np.float64]:
-    """found / true of the rows that have a true pair: float64, as many as there are such rows."""
+    """Shares found / true of the rows that have a true pair: float64, as many as there are such rows."""
     found, true = checked(found, true)
     return found[true > 0] / true[true > 0]
 

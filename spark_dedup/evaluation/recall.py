@@ -107,7 +107,7 @@ def recall_rows(
     Args:
         truth: TRUTH, made at `floor` or below.
         candidates: CANDIDATE_PAIRS or SCORED_PAIRS: what the search returned, any number of times.
-        components: COMPONENTS that were made from these pairs.
+        components: COMPONENTS that were made from these pairs; holds every text of the truth.
         searched: VECTORS that took part in the search. A text of the truth that is not among them was kept out by `exact.route: bypass`.
         limits: What the engine may have cut.
         rule: `merge.rule`.
@@ -187,21 +187,17 @@ def query_lists(
         int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES.
     """
     stored = candidates.select(LEFT_ID, RIGHT_ID).distinct()
-    entries = truth_entries(truth, stored, components, rule, floor)
-    missed = entries.where(~F.col("found"))
-    ends = missed.select(F.col("query_id").alias(REP_ID)).union(missed.select(F.col("other_id").alias(REP_ID))).distinct()
-    facts = end_facts(ends, stored, searched, limits)
-    # Only ends of missed pairs have facts; a pair that was found needs no cause.
-    told = with_facts(with_facts(entries, facts, "query_id", "q"), facts, "other_id", "o")
-    border = ~F.array_contains("q_visited", F.col("o_home")) & ~F.array_contains("o_visited", F.col("q_home"))
+    facts = text_facts(truth, stored, components, searched, limits)
+    entries = with_facts(with_facts(truth_entries(truth, stored, rule, floor), facts, "other"), facts, "query")
+    border = ~F.array_contains("query_visited", F.col("other_home")) & ~F.array_contains("other_visited", F.col("query_home"))
     cause = (
         F.when(F.col("found"), F.lit(None))
-        .when(F.col("q_home").isNull() | F.col("o_home").isNull(), F.lit("routing"))
-        .when(F.col("q_cut") | F.col("o_cut"), F.lit("cap"))
+        .when(F.col("query_home").isNull() | F.col("other_home").isNull(), F.lit("routing"))
+        .when(F.col("query_cut") | F.col("other_cut"), F.lit("cap"))
         .when(border, F.lit("border"))
         .otherwise(F.lit("graph"))
     )
-    judged = told.withColumn("cause", cause)
+    judged = entries.withColumn("cause", cause).withColumn("joined", F.col("query_component_id") == F.col("other_component_id"))
     found, holds = F.col("found"), F.col("rule")
     figures: dict[str, Column] = {}
     for i, at in enumerate(thresholds):
@@ -216,13 +212,12 @@ def query_lists(
     return {name: ordered[:, i] for i, name in enumerate(figures)}
 
 
-def truth_entries(truth: DataFrame, stored: DataFrame, components: DataFrame, rule: str, floor: float) -> DataFrame:
-    """Entries of the true lists at or above the floor: query_id, other_id, cosine, and whether `rule` holds, `found` and `joined`.
+def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) -> DataFrame:
+    """Entries of the true lists at or above the floor: query_id, other_id, cosine, whether `rule` holds, whether `found`.
 
     Args:
         truth: TRUTH.
         stored: Pairs that the search returned, each once.
-        components: COMPONENTS.
         rule: `merge.rule`.
         floor: Least cosine.
     """
@@ -232,31 +227,29 @@ def truth_entries(truth: DataFrame, stored: DataFrame, components: DataFrame, ru
         {LEFT_ID: F.least("query_id", "other_id"), RIGHT_ID: F.greatest("query_id", "other_id"), "method": F.lit("exact")}
     )
     ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", F.coalesce(F.expr(rule), F.lit(False)).alias("rule"))
-    found = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
-    for end in ("query", "other"):
-        labels = components.select(F.col(REP_ID).alias(f"{end}_id"), F.col("component_id").alias(f"{end}_component"))
-        found = found.join(labels, f"{end}_id", how="left")
-    joined = F.coalesce(F.col("query_component") == F.col("other_component"), F.lit(False))
-    return found.select("query_id", "other_id", "cosine", "rule", F.coalesce("found", F.lit(False)).alias("found"), joined.alias("joined"))
+    joined = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
+    return joined.select("query_id", "other_id", "cosine", "rule", F.coalesce("found", F.lit(False)).alias("found"))
 
 
-def end_facts(ends: DataFrame, stored: DataFrame, searched: DataFrame, limits: Limits) -> DataFrame:
-    """What limited the search for each of some texts.
+def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searched: DataFrame, limits: Limits) -> DataFrame:
+    """What became of each text that stands in a true list, and what limited its search.
 
     A list that was cut is told by what was kept: a text with as many pairs as a list may hold. (The other text's list is not in
     the truth unless that text was sampled too, so counting true neighbours would judge the two ends of a pair differently.)
 
     Args:
-        ends: rep_id, distinct.
+        truth: TRUTH.
         stored: Pairs that the search returned, each once.
+        components: COMPONENTS.
         searched: VECTORS that took part in the search.
         limits: What the engine may have cut.
 
     Returns:
-        rep_id, `home` int and `visited` array of int: parts of the index; `cut`: whether the list was full, or the text is one of too
-        many with its vector. No row for a text that took no part.
+        rep_id, `component_id`, `home` int and `visited` array of int: parts of the index, null for a text that took no part; `cut`:
+        whether the list was full, or the text is one of too many with its vector.
     """
     searched = VECTORS.conform(searched)
+    ends = truth.where(F.col("other_id").isNotNull()).select(F.explode(F.array("query_id", "other_id")).alias(REP_ID)).distinct()
     taking_part = searched.join(ends, REP_ID, how="left_semi")
     placed = taking_part.select(REP_ID, "head_id", "vector").mapInArrow(placing(limits.reach), PLACED)
     cut = F.lit(False)
@@ -270,7 +263,7 @@ def end_facts(ends: DataFrame, stored: DataFrame, searched: DataFrame, limits: L
         full = lists.where(F.col("count") >= limits.neighbours).select(REP_ID, F.lit(True).alias("full"))
         placed = placed.join(full, REP_ID, how="left")
         cut = cut | F.coalesce("full", F.lit(False))
-    return placed.select(REP_ID, "home", "visited", cut.alias("cut"))
+    return components.select(REP_ID, "component_id").join(placed.select(REP_ID, "home", "visited", cut.alias("cut")), REP_ID, how="left")
 
 
 PLACED = f"`{REP_ID}` bigint, `head_id` bigint, `home` int, `visited` array<int>"
@@ -293,7 +286,7 @@ def placing(reach: Reach | None) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     return place
 
 
-def with_facts(entries: DataFrame, facts: DataFrame, end: str, prefix: str) -> DataFrame:
-    """Put the facts of one end beside each pair, their names behind a prefix."""
-    named = facts.select(F.col(REP_ID).alias(end), *[F.col(name).alias(f"{prefix}_{name}") for name in ("home", "visited", "cut")])
-    return entries.join(named, end, how="left")
+def with_facts(entries: DataFrame, facts: DataFrame, end: str) -> DataFrame:
+    """Put the facts of one end beside each entry, their names behind that of the end."""
+    named = facts.select(F.col(REP_ID).alias(f"{end}_id"), *[F.col(name).alias(f"{end}_{name}") for name in facts.columns[1:]])
+    return entries.join(named, f"{end}_id", how="left")

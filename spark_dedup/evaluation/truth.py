@@ -34,8 +34,11 @@ READ_BYTES_PER_SECOND = 60e6
 """What one core reads and hands to Python: 410 MB of vectors in 3.3 s on two cores."""
 
 TILE_ROWS, TILE_COLUMNS = 1024, 4096
-SLICE_PAIRS = 1 << 14
+SLICE_PAIRS = 1 << 16
 """Pairs whose vectors are gathered and widened to float64 at once."""
+
+ENTRY_SECONDS = 3e-5
+"""Time of one task for an entry of a true list: to recompute its cosine, score and store it, and to look it up when recall is measured."""
 
 MEASURE_SECONDS = 0.15
 
@@ -246,6 +249,7 @@ def budgeted_sample(
     *,
     dimension: int,
     row_bytes: float,
+    neighbours: float,
     seconds: float,
     share: float,
     rate: float,
@@ -254,13 +258,15 @@ def budgeted_sample(
 ) -> int:
     """Texts whose true neighbours can be found without costing more than a share of the run.
 
-    A text costs a product with every row of the base, 2 * total * dimension operations; each block costs one pass over the base.
+    A text costs a product with every row of the base, 2 * total * dimension operations, and what its neighbours take; each block
+    costs one pass over the base.
 
     Args:
         wanted: `recall.sample`, at least 1.
         total: Rows of the base.
         dimension: Of the vectors.
         row_bytes: Vector and features of a text on average.
+        neighbours: True neighbours of a text on average, or what is known of them: twice the pairs found, over the texts.
         seconds: What the run took so far.
         share: `recall.share`.
         rate: From `product_rate`.
@@ -271,7 +277,7 @@ def budgeted_sample(
         In [0, min(wanted, total)]; 0 where not even one pass over the base can be paid.
     """
     one_pass = total * row_bytes / (READ_BYTES_PER_SECOND * tasks)
-    per_text = 2.0 * total * dimension / rate + one_pass * row_bytes / BLOCK_BYTES
+    per_text = 2.0 * total * dimension / rate + one_pass * row_bytes / BLOCK_BYTES + neighbours * ENTRY_SECONDS / tasks
     affordable = (share * seconds - one_pass) / per_text if per_text else float(wanted)
     most = CONNECT_BYTES / row_bytes if connect else float(wanted)
     return max(0, int(min(wanted, total, affordable, most)))

@@ -181,9 +181,9 @@ def binomial_interval(share: float, trials: float) -> tuple[float, float]:
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:
-    """Where the distribution function of Beta(a, b) reaches `probability`, by bisection to 1e-12 of its value."""
+    """Where the distribution function of Beta(a, b) reaches `probability`, by bisection to 1e-10 of its value."""
     low, high = 0.0, 1.0
-    while high - low > 1e-12 * high and high > 1e-300:
+    while high - low > 1e-10 * high and high > 1e-300:
         middle = (low + high) / 2
         if beta_cdf(middle, a, b) < probability:
             low = middle

@@ -196,7 +196,7 @@ def test_all_found_none_found_and_none_there(spark, few):
 
 
 def test_what_can_not_be_known_has_no_value_and_a_mixed_truth_is_refused(spark, few):
-    got = measure(spark, truth_frame(spark, LISTS), pairs_frame(spark, [(1, 2)]), {1: 1, 2: 1}, few, routing=False)
+    got = measure(spark, truth_frame(spark, LISTS), pairs_frame(spark, [(1, 2)]), {i: i for i in range(1, 8)}, few, routing=False)
     assert got["loss_routing", 0.85][5:8] == (None, None, None)
     mixed = truth_frame(spark, LISTS).union(truth_frame(spark, {8: []}, "g"))
     with pytest.raises(StoreError, match="made for 2 different samples"):
@@ -234,10 +234,11 @@ def test_losses_of_a_real_search_have_the_causes_that_were_made_for_them(spark, 
 
 def test_the_sample_is_what_the_budget_pays(spark):
     # 100 s at 10 % are 10 s. One pass: 60,000 rows of 1,000 bytes at 60 MB/s take 1 s, so 9 s are left. A text costs
-    # 2 * 60,000 * 100 / 12e6 = 1 s of products and 1,000 / 2^26 of a pass.
-    cost = {"dimension": 100, "row_bytes": 1000.0, "seconds": 100.0, "share": 0.1, "rate": 12e6, "tasks": 1}
+    # 2 * 60,000 * 100 / 12e6 = 1 s of products and 1,000 / 2^26 of a pass; with 40,000 neighbours 1.2 s more.
+    cost = {"dimension": 100, "row_bytes": 1000.0, "neighbours": 0.0, "seconds": 100.0, "share": 0.1, "rate": 12e6, "tasks": 1}
     assert budgeted_sample(10**6, 60_000, **cost) == 8
     assert budgeted_sample(5, 60_000, **cost) == 5
+    assert budgeted_sample(10**6, 60_000, **{**cost, "neighbours": 40_000.0}) == 4  # 9 / 2.2
     assert budgeted_sample(10**6, 60_000, **{**cost, "rate": 1e20, "seconds": 1e6}) == 60_000
     assert budgeted_sample(10**6, 60_000, **{**cost, "seconds": 5.0}) == 0
     assert budgeted_sample(10**6, 60_000, **{**cost, "rate": 1e20, "seconds": 1e6, "row_bytes": 6710.0}, connect=True) == 10_001

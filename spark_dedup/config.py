@@ -192,6 +192,27 @@ class KeepConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecallConfig(Section):
+    """How a run measures what its search missed."""
+
+    sample: int | None = setting(
+        200_000,
+        "Texts whose true neighbours are found exhaustively, at most; a number above the size of the table measures exactly; "
+        "null measures nothing.",
+        low=1,
+        result=False,
+    )
+    share: float = setting(
+        0.1,
+        "Most of the run's own seconds that measuring may cost, as a share of them; the sample shrinks to fit.",
+        above=0.0,
+        high=1000.0,
+        result=False,
+    )
+    seed: int = setting(0, "Which random sample is drawn.", low=0, high=2**31 - 1, result=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DedupConfig(Section):
     """All settings of a run."""
 
@@ -203,6 +224,7 @@ class DedupConfig(Section):
     merge: MergeConfig = field(default_factory=MergeConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     keep: KeepConfig = field(default_factory=KeepConfig)
+    recall: RecallConfig = field(default_factory=RecallConfig)
 
     def __post_init__(self) -> None:
         problems = [*field_problems(self, ""), *contradictions(self)]
@@ -218,6 +240,7 @@ SECTIONS: dict[str, type[Section]] = {
     "merge": MergeConfig,
     "components": ComponentsConfig,
     "keep": KeepConfig,
+    "recall": RecallConfig,
 }
 
 

@@ -319,10 +319,49 @@ RUNS = Table(
     ),
 )
 
+TRUTH = Table(
+    "_truth",
+    ("query_id", "other_id"),
+    "True neighbours of a random sample of texts, found exhaustively: a row per neighbour, and one without neighbour per sampled text.",
+    (
+        Column("query_id", "bigint", "rep_id of the sampled text"),
+        Column("other_id", "bigint", "rep_id of another text at or above the floor; null in the row that names the sampled text"),
+        *_scores,
+        Column("fingerprint", "string", "SHA-256 of the vectors, the floor and the sample that the rows were made for"),
+    ),
+)
+
+RECALL = Table(
+    "recall",
+    (RUN_ID, "stage", "metric", "setting", "floor"),
+    "What the search found of the pairs that are truly there, measured on a random sample of texts.",
+    (
+        _run_id,
+        Column("stage", "string", "stage that is measured: `candidates`"),
+        Column(
+            "metric",
+            "string",
+            "`pair_recall`, `pair_recall_rule`, `query_recall_mean`, `query_recall_worst_decile`, `cluster_recall`, `loss_routing`, "
+            "`loss_cap`, `loss_border`, `loss_graph` (docs/recall.md)",
+        ),
+        Column("setting", "string", "settings that differ from the run's own, as in `search.ef_search=32`; empty for the run itself"),
+        Column("floor", "double", "least cosine of the pairs that count"),
+        Column("value", "double", "in [0, 1]; null where the sample holds no true pair, or where the figure can not be known"),
+        Column("low", "double", "lower end of the 95 % interval; null with the value"),
+        Column("high", "double", "upper end of the 95 % interval; null with the value"),
+        Column("n", "bigint", "sampled texts"),
+        Column("texts", "bigint", "texts that the sample was drawn from; the figure is exact where n is the same"),
+        Column("pairs", "bigint", "true pairs in the lists of the sampled texts; a pair of two sampled texts is in two lists"),
+        Column("unseen", "double", "with no true pair in the sample: share of texts that can have one, with 95 % confidence; else null"),
+        Column("seconds", "double", "wall time of the search that is measured; null where it is not known"),
+    ),
+)
+
 TABLES = (
     CLUSTERS,
     CANDIDATE_PAIRS,
     MEMBERS,
+    RECALL,
     SET_ASIDE,
     RUNS,
     RECORDS,
@@ -333,5 +372,6 @@ TABLES = (
     INDEX_SHARDS,
     INDEX_CELLS,
     COMPONENTS,
+    TRUTH,
 )
 """Every table of the store, public ones first."""

@@ -34,7 +34,6 @@ from spark_dedup import TableStore, run, schema
 from spark_dedup.demo import demo_config, write_source
 from spark_dedup.errors import ConfigError
 from spark_dedup.progress import Progress
-from spark_dedup.report.summary import RECALL_NOT_MEASURED
 from spark_dedup.session import get_session
 
 pd.set_option("display.max_colwidth", 220)
@@ -107,7 +106,7 @@ left_aligned(stages.set_index("stage"))
 keys, pairs, found = (manifest.stage(name).counts for name in ("representatives", "candidates", "clusters"))
 Markdown(
     f"**{rows:,} rows are {keys['keys']:,} different texts.** Among these the search found {pairs['pairs']:,} similar pairs, of which "
-    f"the rule accepts {pairs['edges']:,} ({RECALL_NOT_MEASURED}). Exact copies and accepted pairs together make {found['clusters']:,} "
+    f"the rule accepts {pairs['edges']:,} ({manifest.recall}). Exact copies and accepted pairs together make {found['clusters']:,} "
     f"clusters, and {found['removable_rows']:,} rows could go."
 )
 

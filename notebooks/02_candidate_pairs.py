@@ -39,7 +39,7 @@ from spark_dedup.demo import demo_config, write_source
 from spark_dedup.progress import Progress
 from spark_dedup.report.pairs import Span, mark_differences, refusal_reason, visible
 from spark_dedup.report.story import percent, scores
-from spark_dedup.report.summary import RECALL_NOT_MEASURED, PairView
+from spark_dedup.report.summary import PairView
 from spark_dedup.session import get_session
 
 pd.set_option("display.max_colwidth", 220)
@@ -67,7 +67,7 @@ Markdown(
 counts = manifest.stage("candidates").counts
 Markdown(
     f"**{counts['pairs']:,} pairs** with a cosine of at least {floor}. The rule `{rule}` accepts **{counts['edges']:,}** of them and "
-    f"refuses {counts['refused']:,} ({RECALL_NOT_MEASURED}: how many such pairs the search did not bring is not known)."
+    f"refuses {counts['refused']:,} ({manifest.recall})."
 )
 
 # %% [markdown]
@@ -85,7 +85,7 @@ bands = banded.groupBy("band").agg(F.count("*").alias("pairs"), F.count(F.when(F
 pd.DataFrame(
     {
         "cosine": f"{floor + (row['band'] - 1) * width:.3f} to {floor + row['band'] * width:.3f}",
-        f"pairs ({RECALL_NOT_MEASURED})": f"{row['pairs']:,}",
+        f"pairs ({manifest.recall})": f"{row['pairs']:,}",
         "accepted": f"{row['accepted']:,}",
         "share accepted": percent(row["accepted"], row["pairs"]),
     }
@@ -163,7 +163,7 @@ for verdict, look in looks.items():
     label = f"{verdict}: {total:,} pairs" + (f", {MOST:,} shown" if total > MOST else "")
     axes.scatter(points["cosine"], points["jaccard"], label=label, **look)
 axes.set(xlabel="cosine", ylabel="Jaccard of word 5-grams", xlim=(floor, 1.003), ylim=(-0.02, 1.02))
-axes.set_title(f"{rule}\n({RECALL_NOT_MEASURED})", fontsize=10)
+axes.set_title(f"{rule}\n({manifest.recall})", fontsize=10)
 for handle in axes.legend(loc="upper left", frameon=False).legend_handles:
     handle.set(alpha=1, sizes=[30])
 plt.show()
@@ -187,7 +187,7 @@ for kind, colour in (("same", ACCEPTED), ("contained", "#5b7fb5"), ("differ", RE
         axes.stairs(table[kind], [STEP * edge for edge in range(len(table) + 1)], color=colour, linewidth=1.8, label=f"numbers {kind}")
 axes.set(xlabel="substitution", ylabel="pairs", yscale="log", ylim=(0.8, 10 * table.to_numpy().max()), xlim=(0, None))
 axes.yaxis.set_major_formatter("{x:,.0f}")
-axes.set_title(f"Pairs by share of words replaced ({RECALL_NOT_MEASURED})", fontsize=10)
+axes.set_title(f"Pairs by share of words replaced ({manifest.recall})", fontsize=10)
 axes.legend(loc="upper center", ncols=3, frameon=False)
 plt.show()
 
@@ -220,7 +220,7 @@ tally = pairs.agg(
 pd.DataFrame(
     {
         "rule": text,
-        f"accepts ({RECALL_NOT_MEASURED})": tally[f"all_{n}"],
+        f"accepts ({manifest.recall})": tally[f"all_{n}"],
         "not accepted now": tally[f"all_{n}"] - tally[f"both_{n}"],
         "accepted now and lost": counts["edges"] - tally[f"both_{n}"],
     }

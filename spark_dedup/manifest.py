@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+RECALL_NOT_MEASURED = "recall not measured"
+
 RUN = "run"
 """Stage name of the row that stands for the whole run."""
 
@@ -80,6 +82,11 @@ class RunManifest:
             if record.stage == name:
                 return record
         raise KeyError(name)
+
+    @property
+    def recall(self) -> str:
+        """What is known about the pairs that the search missed; stands beside every figure about pairs."""
+        return next((s.notes["recall"] for s in self.stages if s.stage == "recall" and "recall" in s.notes), RECALL_NOT_MEASURED)
 
     def to_json(self) -> str:
         """The manifest as one JSON object, for machines."""

@@ -12,12 +12,14 @@ from pyspark.sql import functions as F
 from spark_dedup import schema
 from spark_dedup.config import DedupConfig
 from spark_dedup.errors import StoreError
+from spark_dedup.evaluation.recall import Limits, quote, recall_rows, shard_reach
+from spark_dedup.evaluation.truth import budgeted_sample, product_rate, sample_rows, true_pairs, truth_fingerprint
 from spark_dedup.index_files import choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
-from spark_dedup.manifest import RunManifest
+from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
@@ -279,6 +281,62 @@ def make_clusters(job: Job) -> Outcome:
     return Outcome(rows, written, size + more, observed(noted, *figures), {}, {})
 
 
+def make_recall(job: Job) -> Outcome:
+    """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
+    store, config = job.store, job.config
+    wanted, vectors = config.recall.sample, store.read(schema.VECTORS)
+    texts = job.finished["vectors"].rows_out or 0
+    rows = sample_size(job, vectors, texts, wanted) if wanted else 0
+    if not rows:
+        why = f"more than {config.recall.share:g} of the run's seconds" if wanted and texts else "no vectors" if wanted else "recall.sample"
+        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"} if wanted else {})
+    sample = sample_rows(vectors, rows, texts, config.recall.seed)
+    made_for = truth_fingerprint(job.fingerprint, config.search.floor, rows, config.recall.seed)
+    _, size = job.write(schema.TRUTH, true_pairs(sample, vectors, config.search.floor, made_for), "recall")
+    figures = recall_rows(
+        store.read(schema.TRUTH),
+        store.read(schema.CANDIDATE_PAIRS),
+        store.read(schema.COMPONENTS),
+        vectors,
+        engine_limits(job),
+        rule=config.merge.rule,
+        floor=config.search.floor,
+        texts=texts,
+        run_id=job.run_id,
+        seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
+        routing=config.exact.route == "representative",
+    )
+    written, more = job.write(schema.RECALL, job.spark.createDataFrame(figures, schema.RECALL.ddl()).coalesce(1), "recall")
+    true = next(row.pairs for row in figures if row.metric == "pair_recall")
+    return Outcome(texts, written, size + more, {"sample": rows, "true_pairs": true}, {}, {"recall": quote(figures)})
+
+
+def sample_size(job: Job, vectors: DataFrame, texts: int, wanted: int) -> int:
+    """Texts whose true neighbours cost at most `recall.share` of the run so far."""
+    first = vectors.select(F.length("vector")).first()
+    if not first:
+        return 0
+    dimension, pairs = first[0] // 4, job.finished["candidates"].rows_out or 0
+    return budgeted_sample(
+        wanted,
+        texts,
+        dimension=dimension,
+        row_bytes=max(4.0 * dimension, job.finished["vectors"].bytes / texts),
+        neighbours=2 * pairs / texts,
+        seconds=sum(record.seconds for record in job.finished.values()),
+        share=job.config.recall.share,
+        rate=product_rate(job.spark, dimension, job.caps.parallelism),
+        tasks=job.caps.parallelism,
+        connect=job.caps.connect,
+    )
+
+
+def engine_limits(job: Job) -> Limits:
+    """Where the engine of this run may have lost pairs."""
+    search = job.config.search
+    return Limits(search.max_neighbours, search.max_copies, shard_reach(read_cells(job.store), search.margin))
+
+
 EXAMPLES = 10
 """Offending rows that an error shows."""
 
@@ -293,4 +351,5 @@ STEPS = (
     Step("candidates", make_candidates, (schema.CANDIDATE_PAIRS,), ("vectors", "pairs"), after="vectors"),
     Step("components", make_components, (schema.COMPONENTS,), ("texts",), after="representatives"),
     Step("clusters", make_clusters, (schema.CLUSTERS, schema.SET_ASIDE), ("rows",), after="records"),
+    Step("recall", make_recall, (), ("texts", "figures"), after="vectors"),
 )

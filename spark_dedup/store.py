@@ -133,10 +133,6 @@ class TableStore:
                 self.spark.createDataFrame([], df.schema).write.format("delta").saveAsTable(location)
             writer.mode("append" if append else "overwrite").insertInto(location)
 
-    def newest_version(self, table: Table) -> int:
-        """The newest Delta version of a table that has been written."""
-        return int(self._newest_commit(table)["version"])
-
     def _newest_commit(self, table: Table) -> Row:
         # Collected as it is: a column picked from it would cost another Spark job.
         return self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").collect()[0]

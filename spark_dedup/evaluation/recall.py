@@ -22,12 +22,15 @@ from pyspark.sql import functions as F
 
 from spark_dedup.errors import StoreError
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.metrics import Estimate, query_mean, ratio, worst_decile
+from spark_dedup.kernels.metrics import Estimate, query_mean, ratio, told, worst_decile
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import LEFT_ID, REP_ID, RIGHT_ID, TRUTH, VECTORS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+QUOTED = 0.90
+"""The threshold whose figure is quoted beside every figure about pairs; the floor where that is higher."""
 
 THRESHOLDS = (0.90, 0.95)
 """Beside the floor: what is quoted with figures about pairs."""
@@ -290,3 +293,14 @@ def with_facts(entries: DataFrame, facts: DataFrame, end: str) -> DataFrame:
     """Put the facts of one end beside each entry, their names behind that of the end."""
     named = facts.select(F.col(REP_ID).alias(f"{end}_id"), *[F.col(name).alias(f"{end}_{name}") for name in facts.columns[1:]])
     return entries.join(named, f"{end}_id", how="left")
+
+
+def quote(rows: Iterable[RecallRow]) -> str:
+    """The one figure that stands beside every figure about pairs.
+
+    Args:
+        rows: What `recall_rows` gave, of one setting.
+    """
+    found = sorted((row for row in rows if row.metric == "pair_recall"), key=lambda row: row.floor)
+    row = next((row for row in found if row.floor >= QUOTED), found[-1])
+    return f"pair recall >= {row.floor:.2f}: {told(row.value, row.low, row.high, row.n, row.texts, row.unseen)}"

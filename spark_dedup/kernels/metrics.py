@@ -217,3 +217,34 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         if i and abs(c * d - 1) < 1e-14:
             break
     return scale * (fraction - 1)
+
+
+def told(value: float | None, low: float | None, high: float | None, n: int, texts: int, unseen: float | None = None) -> str:
+    """A figure with its interval and sample; nothing is rounded up to 1, or down to 0.
+
+    Args:
+        value: In [0, 1], or None.
+        low: Lower end of its interval.
+        high: Upper end.
+        n: Sampled texts.
+        texts: Texts that the sample was drawn from.
+        unseen: As in RECALL.
+    """
+    sample = f"n = {n:,}" if n < texts else f"all {texts:,} texts"
+    if value is None or low is None or high is None:
+        most = f"; at most {digits(unseen, up=True)} of the texts have one" if unseen else ""
+        return f"no such pair, {sample}{most}"
+    return f"{digits(value)}{interval(low, high)}, {sample}"
+
+
+def interval(low: float, high: float) -> str:
+    """An interval in brackets behind a blank; nothing where the figure is exact."""
+    return "" if low == high else f" [{digits(low)}, {digits(high, up=True)}]"
+
+
+def digits(share: float, *, up: bool = False) -> str:
+    """A share with four digits, rounded away from certainty: down, or `up`; 0 and 1 only where it is exactly that."""
+    scaled = share * 10_000
+    whole = math.ceil(scaled - 1e-9) if up else math.floor(scaled + 1e-9)
+    exact = share in (0.0, 1.0)
+    return f"{share:.0f}" if exact else f"{min(max(whole, 1), 9_999) / 10_000:.4f}"

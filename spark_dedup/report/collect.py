@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from spark_dedup import schema
 from spark_dedup.manifest import RunManifest
 from spark_dedup.report.pairs import mark_differences
 from spark_dedup.report.story import setting
-from spark_dedup.report.summary import RECALL_NOT_MEASURED, CopyGroup, CosineBand, PairView, SizeBand, Summary, TableView
+from spark_dedup.report.summary import CopyGroup, CosineBand, PairView, RecallView, SizeBand, Summary, TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -50,17 +51,14 @@ class Tables(Protocol):
         ...
 
 
-def collect(
-    store: Tables, manifest: RunManifest, pairs: int = 6, next_steps: Iterable[str] = (), recall: str = RECALL_NOT_MEASURED
-) -> Summary:
-    """Gather what the report shows: five small Spark jobs, whatever the size of the tables.
+def collect(store: Tables, manifest: RunManifest, pairs: int = 6, next_steps: Iterable[str] = ()) -> Summary:
+    """Gather what the report shows: a few small Spark jobs, whatever the size of the tables.
 
     Args:
         store: The finished run's tables.
         manifest: The finished run.
         pairs: Pairs of each kind to show, accepted and refused.
         next_steps: Commands worth typing next, one a line.
-        recall: What is known about pairs that the search missed.
 
     Returns:
         The same for the same tables: examples are chosen by hashes of their ids.
@@ -77,8 +75,18 @@ def collect(
         size_bands=size_bands(store.read(schema.CLUSTERS)),
         tables=tuple(TableView(name=t.name, location=store.location(t), doc=t.doc) for t in schema.TABLES if t.public),
         next_steps=tuple(next_steps),
-        recall=recall,
+        measured=measured(store, manifest),
     )
+
+
+def measured(store: Tables, manifest: RunManifest) -> tuple[RecallView, ...]:
+    """The run's own figures of recall; none where it did not measure."""
+    if not any(s.stage == "recall" and s.rows_out for s in manifest.stages):
+        return ()
+    own = (F.col(schema.RUN_ID) == manifest.run_id) & (F.col("setting") == "")
+    names = [field.name for field in dataclasses.fields(RecallView)]
+    rows = store.read(schema.RECALL).where(own).select(*names).orderBy("metric", "floor").collect()
+    return tuple(RecallView(**row.asDict()) for row in rows)
 
 
 def example_rows(pairs: DataFrame, floor: float) -> list[Row]:

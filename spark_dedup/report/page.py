@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from string import Template
 
 from spark_dedup.config import flatten
+from spark_dedup.kernels.metrics import digits, interval
 from spark_dedup.report.pairs import Span, mark_differences, refusal_reason, visible
 from spark_dedup.report.story import (
     NOTHING_REMOVED,
@@ -17,6 +18,7 @@ from spark_dedup.report.story import (
     limits,
     merge_rule,
     quantity,
+    recall_figures,
     scores,
     source_line,
     steps,
@@ -24,7 +26,7 @@ from spark_dedup.report.story import (
     timing,
 )
 from spark_dedup.report.style import CSS
-from spark_dedup.report.summary import PairView, SizeBand, Summary
+from spark_dedup.report.summary import PairView, RecallView, SizeBand, Summary
 
 TEXT_LENGTH = 900
 """Characters of each text of a pair."""
@@ -73,6 +75,7 @@ def render_html(summary: Summary) -> str:
         ("near-duplicates", "Near duplicates", _found(summary)),
         ("refused", "Refused by the merge rule", _refused(summary)),
         ("clusters", "Clusters", _clusters(summary)),
+        ("recall", "What the search missed", _recall(summary)),
         ("limits", "Limits reached", _limits(summary)),
         ("settings", "Settings", _settings(summary)),
         ("tables", "Tables", _tables(summary)),
@@ -247,6 +250,29 @@ def _clusters(summary: Summary) -> str:
         f"<p>Clusters of two or more rows, exact copies and near duplicates together ({_text(summary.recall)}). "
         "One row of each is canonical: the one to keep.</p>"
         + _table(["Size", ">Clusters", ">Rows in them", ""], map(row, summary.size_bands), "sizes")
+    )
+
+
+def _recall(summary: Summary) -> str:
+    figures = recall_figures(summary)
+    if not figures:
+        return ""
+
+    def row(words: str, r: RecallView) -> str:
+        value, low, high = r.value or 0.0, r.low or 0.0, r.high or 0.0
+        drawn = (
+            f'<svg aria-hidden="true">{_rect(0, 100)}{_rect(0, 100 * value, "edge")}{_rect(100 * low, 100 * (high - low), "refused")}</svg>'
+        )
+        return (
+            f'<tr><td class="n">{digits(value)}</td><td>{interval(low, high).strip() or "exact"}</td>'
+            f'<td>{_text(words)}{drawn}</td><td class="n">{r.pairs:,}</td></tr>'
+        )
+
+    n = quantity(figures[0][1].n, "text")
+    return (
+        f"<p>What no search returns does not exist for anything after it. So {n} were compared with every other one, whatever "
+        "the search had found, and this is the share that it had. The lighter part of a bar is the 95 % interval.</p>"
+        + _table([">Share", "Interval", "Of what", ">True neighbours"], [row(*f) for f in figures], "sizes")
     )
 
 

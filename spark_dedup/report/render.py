@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_dedup.kernels.metrics import digits, interval
 from spark_dedup.manifest import RunManifest
 from spark_dedup.report.page import render_html
 from spark_dedup.report.pairs import mark_differences, refusal_reason
@@ -16,6 +17,7 @@ from spark_dedup.report.story import (
     limits,
     merge_rule,
     quantity,
+    recall_figures,
     scores,
     source_line,
     steps,
@@ -64,6 +66,7 @@ def render_text(summary: Summary, width: int = 100, color: bool = False, pairs: 
         _found(summary, width, paint),
         _refused(summary, width, paint),
         _sizes(summary, width, paint),
+        _recall(summary, width, paint),
         _limits(summary, width, paint),
         _tables(summary, width, paint),
         _words(summary, width, paint),
@@ -202,6 +205,17 @@ def _sizes(summary: Summary, width: int, paint: Paint) -> list[str]:
         drawn = "\u2588" * bar(b.clusters, most, width - 50)
         clusters = quantity(b.clusters, "cluster")
         lines.append(f"  {b.label + ' rows':<17}{clusters:>15}{b.records:>9,} rows  {drawn}".rstrip())
+    return lines
+
+
+def _recall(summary: Summary, width: int, paint: Paint) -> list[str]:
+    figures = recall_figures(summary)
+    if not figures:
+        return []
+    lines = _heading("What the search missed", f"measured on {quantity(figures[0][1].n, 'text')}, intervals of 95 %", width, paint)
+    for words, r in figures:
+        head = f"  {digits(r.value or 0.0) + interval(r.low or 0.0, r.high or 0.0):<26}"
+        lines += _indent(words, width, head, " " * len(head))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_dedup.config import DEFAULT_RULE
 from spark_dedup.manifest import RunManifest, StageRecord
-from spark_dedup.report.summary import PairView, Summary
+from spark_dedup.report.summary import PairView, RecallView, Summary
 
 TITLES = {
     "records": "Read the rows",
@@ -19,6 +19,7 @@ TITLES = {
     "candidates": "Find similar pairs",
     "components": "Join pairs into groups",
     "clusters": "Write the clusters",
+    "recall": "Measure what was missed",
 }
 
 WORDS = {
@@ -268,6 +269,12 @@ def _decision(s: StageRecord, name: str, words: str) -> str:
     return f"{words}: {value}" + (f" ({reason})" if reason else "") if value else ""
 
 
+def _recall(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    sample, true = s.counts.get("sample"), s.counts.get("true_pairs")
+    seen = f"{quantity(sample, 'text')} compared with all {s.rows_in:,}" if sample and s.rows_in else ""
+    return [recall, f"{seen}: {quantity(true or 0, 'true neighbour')}" if seen else ""]
+
+
 _SENTENCES = {
     "records": _records,
     "representatives": _representatives,
@@ -277,7 +284,28 @@ _SENTENCES = {
     "candidates": _candidates,
     "components": _components,
     "clusters": _clusters,
+    "recall": _recall,
 }
+
+_MEASURED = {
+    "pair_recall": "of the pairs with cosine >= {floor:.2f}, found",
+    "pair_recall_rule": "of the pairs that the merge rule accepts, found directly",
+    "cluster_recall": "of these, joined in one cluster in the end",
+    "query_recall_mean": "of a text's neighbours, found on average",
+    "query_recall_worst_decile": "of a text's neighbours, found on average in the worst tenth of the texts",
+    "loss_routing": "of all pairs, lost because exact.route kept texts out of the search",
+    "loss_cap": "of all pairs, lost because a list of neighbours or copies was cut",
+    "loss_border": "of all pairs, lost at borders of the index",
+    "loss_graph": "of all pairs, lost on the way through the graph",
+}
+"""What each metric of the `recall` table is a share of, in the order in which they are shown."""
+
+
+def recall_figures(summary: Summary) -> list[tuple[str, RecallView]]:
+    """The figures of recall with their words; losses that did not occur are left out."""
+    order = list(_MEASURED)
+    shown = [r for r in summary.measured if r.value is not None and (r.value > 0 or not r.metric.startswith("loss_"))]
+    return [(_MEASURED[r.metric].format(floor=r.floor), r) for r in sorted(shown, key=lambda r: (order.index(r.metric), r.floor))]
 
 
 def limits(summary: Summary) -> list[str]:

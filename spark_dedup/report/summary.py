@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from spark_dedup.manifest import RunManifest
 
-RECALL_NOT_MEASURED = "recall not measured"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairView:
@@ -77,6 +75,29 @@ class SizeBand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecallView:
+    """A row of the `recall` table.
+
+    Attributes:
+        metric: As in the table.
+        floor: Least cosine of the pairs that count.
+        value: In [0, 1]; None where it can not be known, as are the two below.
+        low: Lower end of the 95 % interval.
+        high: Its upper end.
+        n: Sampled texts.
+        pairs: True pairs that they have.
+    """
+
+    metric: str
+    floor: float
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableView:
     """A table and where it lies."""
 
@@ -98,7 +119,7 @@ class Summary:
         size_bands: All clusters of two or more records by size.
         tables: The public tables.
         next_steps: Commands worth typing next, one a line, each with its purpose.
-        recall: What is known about pairs that the search missed; stands beside every figure about pairs.
+        measured: What the search found of the pairs that are truly there; empty where that was not measured.
     """
 
     manifest: RunManifest
@@ -109,4 +130,9 @@ class Summary:
     size_bands: tuple[SizeBand, ...] = ()
     tables: tuple[TableView, ...] = ()
     next_steps: tuple[str, ...] = ()
-    recall: str = RECALL_NOT_MEASURED
+    measured: tuple[RecallView, ...] = ()
+
+    @property
+    def recall(self) -> str:
+        """What is known about the pairs that the search missed; stands beside every figure about pairs."""
+        return self.manifest.recall

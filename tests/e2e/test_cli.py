@@ -60,7 +60,7 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     path.write_text(yaml.safe_dump(settings))
     assert main(["run", "--config", str(path)]) == 0
     out, err = capsys.readouterr()
-    assert "recall not measured" in out
+    assert "pair recall >= 0.90: 1, all 24 texts" in out
     assert "clusters" in err  # progress, plain because this is no terminal
     assert main(["run", "--config", str(path), "--json"]) == 0
     out, err = capsys.readouterr()
@@ -76,7 +76,7 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     out, _ = capsys.readouterr()
     # six families: one kept pair each, of original and the text with words added
     assert "6 clusters" in out
-    assert "recall not measured" in out
+    assert "pair recall >= 0.90: 1, all 24 texts" in out
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert main(["report", "--store", str(tmp_path / "elsewhere" / "x")]) == 1
     assert "holds no run" in capsys.readouterr().err

@@ -19,8 +19,8 @@ CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 
 
-def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe"):
-    """Settings of one run; GraphFrames, whose iterations cost seconds, is for the runs whose subject it is."""
+def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null"):
+    """Settings of one run; GraphFrames and recall, which cost seconds, are for the runs whose subject they are."""
     base = [
         f"source.table={source}",
         f"source.format={form}",
@@ -28,6 +28,7 @@ def config_of(source, store, *overrides, text="text", record_id="id", form="delt
         f"source.text={text}",
         f"store={store}",
         f"components.engine={components}",
+        f"recall.sample={sample}",
     ]
     return load_config(None, [*base, *([] if any(o.startswith("embed.encoder") for o in overrides) else [ENCODER]), *overrides])
 
@@ -72,7 +73,7 @@ def planted(spark, tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     rows, truth = families(60)
     source = save(spark, rows, folder / "source")
-    manifest = run(config_of(source, folder / "store", components="auto"), spark)
+    manifest = run(config_of(source, folder / "store", components="auto", sample="200000"), spark)
     return {"folder": folder, "rows": rows, "truth": truth, "source": source, "store": str(folder / "store"), "manifest": manifest}
 
 
@@ -97,6 +98,7 @@ def test_counts_of_the_manifest_are_those_of_the_tables(spark, planted):
         "candidates",
         "components",
         "clusters",
+        "recall",
     ]
     # 60 families of 4 texts of which two are copies, and 60 lone texts: 300 rows, 240 keys
     counts = manifest.stage("representatives").counts
@@ -109,6 +111,22 @@ def test_counts_of_the_manifest_are_those_of_the_tables(spark, planted):
     pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS)
     assert manifest.stage("candidates").counts["pairs"] == pairs.count()
     assert manifest.stage("candidates").counts["edges"] == pairs.where("is_edge").count() == 60
+
+
+def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted):
+    manifest = planted["manifest"]
+    # 240 vectors are fewer than a list of 50 neighbours is worth in products, so the search is exact
+    assert manifest.recall == "pair recall >= 0.90: 1, all 240 texts"
+    pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS)
+    figures = {(r["metric"], r["floor"]): r for r in table(spark, planted["store"], schema.RECALL).collect()}
+    for floor in (0.85, 0.90, 0.95):
+        row = figures["pair_recall", floor]
+        # every pair is in the lists of both of its texts
+        assert (row["n"], row["texts"], row["pairs"]) == (240, 240, 2 * pairs.where(f"cosine >= {floor}").count())
+        assert row["value"] == (1.0 if row["pairs"] else None)
+    assert figures["pair_recall_rule", 0.85]["pairs"] == 2 * 60
+    assert figures["cluster_recall", 0.85]["value"] == 1.0
+    assert {r["value"] for (metric, _), r in figures.items() if metric.startswith("loss_")} == {0.0}
 
 
 def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
@@ -131,12 +149,18 @@ def test_original_texts_and_members_are_stored(spark, planted):
 
 
 def test_a_second_run_does_nothing(spark, planted):
-    store = TableStore(spark, planted["store"])
-    before = {t.name: store.newest_version(t) for t in schema.TABLES}
+    before = commits(planted["store"])
     again = run(config_of(planted["source"], planted["store"], "search.placement=partitioned"), spark)
     assert not again.did_work
     assert again.run_id == planted["manifest"].run_id
-    assert {t.name: store.newest_version(t) for t in schema.TABLES} == before
+    assert commits(planted["store"]) == before
+
+
+def commits(store):
+    """Every commit of every table."""
+    found = sorted(str(p) for p in Path(store).rglob("_delta_log/*.json"))
+    assert len(found) >= len(schema.TABLES)
+    return found
 
 
 def test_other_settings_are_refused_by_name_with_both_values_and_a_way_out(spark, planted):

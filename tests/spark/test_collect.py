@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_dedup import schema
-from spark_dedup.manifest import RunManifest
+from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.collect import BANDS, collect, cosine_bands, example_rows
-from spark_dedup.report.summary import CopyGroup, SizeBand
+from spark_dedup.report.summary import CopyGroup, RecallView, SizeBand
 
 MANIFEST = RunManifest(
     run_id="r1",
@@ -16,7 +16,7 @@ MANIFEST = RunManifest(
     source_version=None,
     fingerprint="f",
     settings={"search": {"floor": 0.8}},
-    stages=(),
+    stages=(StageRecord(stage="recall", fingerprint="f", rows_out=3, notes={"recall": "pair recall >= 0.90: 0.9, n = 5"}),),
     seconds=1.0,
     did_work=True,
 )
@@ -64,6 +64,15 @@ def store(spark):
             "_records": table(records, "record_id bigint, text string"),
             "_representatives": table(representatives, schema.REPRESENTATIVES.ddl("bigint")),
             "clusters": table(clusters, schema.CLUSTERS.ddl("bigint")),
+            "recall": table(
+                [
+                    ("r1", "candidates", "pair_recall", "", 0.9, 0.9, 0.8, 1.0, 5, 36, 10, None, None),
+                    ("r1", "candidates", "cluster_recall", "", 0.8, None, None, None, 5, 36, 0, 0.5, None),
+                    ("r1", "candidates", "pair_recall", "search.ef_search=16", 0.9, 0.5, 0.4, 0.6, 5, 36, 10, None, 1.0),
+                    ("r0", "candidates", "pair_recall", "", 0.9, 0.1, 0.0, 0.2, 5, 36, 10, None, None),
+                ],
+                schema.RECALL.ddl(),
+            ),
             "candidate_pairs": table(pairs, schema.CANDIDATE_PAIRS.ddl("bigint")),
         }
     )
@@ -71,7 +80,7 @@ def store(spark):
 
 @pytest.fixture(scope="module")
 def summary(store):
-    return collect(store, MANIFEST, pairs=6, next_steps=["one", "two"], recall="pair recall 0.9")
+    return collect(store, MANIFEST, pairs=6, next_steps=["one", "two"])
 
 
 def test_every_pair_is_counted_in_the_band_of_its_cosine(summary):
@@ -128,7 +137,7 @@ def test_pairs_whose_words_differ_are_preferred(spark, store):
 
 def test_the_same_tables_give_the_same_report_whatever_their_partitions(store, summary):
     shuffled = Store({name: df.repartition(3) for name, df in store.tables.items()})
-    assert collect(shuffled, MANIFEST, pairs=6, next_steps=["one", "two"], recall="pair recall 0.9") == summary
+    assert collect(shuffled, MANIFEST, pairs=6, next_steps=["one", "two"]) == summary
 
 
 def test_the_largest_groups_of_copies_come_first(summary):
@@ -151,5 +160,12 @@ def test_no_pairs_are_asked_for_or_there_are_none(store):
     assert (bare.found, bare.refused, bare.cosine_bands) == ((), (), ())
 
 
+def test_only_the_runs_own_recall_is_taken(summary):
+    assert summary.measured == (
+        RecallView(metric="cluster_recall", floor=0.8, value=None, low=None, high=None, n=5, pairs=0),
+        RecallView(metric="pair_recall", floor=0.9, value=0.9, low=0.8, high=1.0, n=5, pairs=10),
+    )
+
+
 def test_next_steps_and_recall_are_taken_over(summary):
-    assert (summary.next_steps, summary.recall, summary.manifest) == (("one", "two"), "pair recall 0.9", MANIFEST)
+    assert (summary.next_steps, summary.recall, summary.manifest) == (("one", "two"), "pair recall >= 0.90: 0.9, n = 5", MANIFEST)

@@ -15,6 +15,7 @@ from spark_dedup.kernels.metrics import (
     none_seen,
     query_mean,
     ratio,
+    told,
     worst_decile,
 )
 
@@ -153,3 +154,19 @@ def test_intervals_hold_the_true_value_in_93_of_100_samples(loss):
             got = figure(found[sample], true[sample], rows=1000, total=len(true))
             held[trial, i] = got.low - 1e-9 <= exact <= got.high + 1e-9
     assert held.mean(axis=0).min() >= 0.93, held.mean(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        ((0.98765, 0.98, 0.991234, 500, 6000), "0.9876 [0.9800, 0.9913], n = 500"),
+        ((0.99999, 0.99, 1.0, 500, 6000), "0.9999 [0.9900, 1], n = 500"),
+        ((0.3, 0.3, 0.3, 6000, 6000), "0.3000, all 6,000 texts"),
+        ((1.0, 1.0, 1.0, 6000, 6000), "1, all 6,000 texts"),
+        ((0.0, 0.0, 0.00001, 10, 20), "0 [0, 0.0001], n = 10"),
+        ((None, None, None, 200, 6000, 0.01487), "no such pair, n = 200; at most 0.0149 of the texts have one"),
+        ((None, None, None, 7, 7, 0.0), "no such pair, all 7 texts"),
+    ],
+)
+def test_figures_are_told_without_rounding_to_certainty(figure, words):
+    assert told(*figure) == words

@@ -13,7 +13,7 @@ from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.pairs import Span
 from spark_dedup.report.render import render_html, render_run, render_text
 from spark_dedup.report.story import headline, limits, percent, quantity, steps, tiles
-from spark_dedup.report.summary import CopyGroup, CosineBand, PairView, SizeBand, Summary, TableView
+from spark_dedup.report.summary import CopyGroup, CosineBand, PairView, RecallView, SizeBand, Summary, TableView
 from spark_dedup.report.terminal import Paint, cells, wrap, wrap_spans
 
 CONFIG = load_config(
@@ -219,9 +219,11 @@ def test_bars_are_in_proportion_to_their_counts():
 
 def test_what_is_known_of_recall_stands_beside_every_figure_about_pairs():
     known = "pair recall 0.97 to 0.99"
-    summary = replace(SUMMARY, recall=known)
+    measured = stage("recall", rows_out=1, rows_in=6905, counts={"sample": 500, "true_pairs": 70}, notes={"recall": known})
+    summary = replace(SUMMARY, manifest=replace(MANIFEST, stages=(*STAGES, measured)))
     for page in (render_text(summary, width=2000), Page(render_html(summary)).text):
         assert "recall not measured" not in page
+        assert "500 texts compared with all 6,905: 70 true neighbours" in page
         for part in ("24,233 pairs with cosine >= 0.85", "accepts 58 and refuses 24,175 of them", "1,231 rows in them"):
             assert f"{part} ({known})" in page
     text = render_text(summary, width=2000).splitlines()
@@ -229,10 +231,32 @@ def test_what_is_known_of_recall_stands_beside_every_figure_about_pairs():
         assert known in next(line for line in text if line.startswith(heading))
 
 
+def test_what_the_search_missed_is_shown_with_intervals_and_losses_that_occurred():
+    rows = [
+        RecallView(metric="loss_cap", floor=0.85, value=0.02, low=0.01, high=0.03, n=500, pairs=70),
+        RecallView(metric="loss_graph", floor=0.85, value=0.0, low=0.0, high=0.01, n=500, pairs=70),
+        RecallView(metric="loss_routing", floor=0.85, value=None, low=None, high=None, n=500, pairs=70),
+        RecallView(metric="pair_recall", floor=0.95, value=1.0, low=0.9871, high=1.0, n=500, pairs=9),
+        RecallView(metric="pair_recall", floor=0.85, value=0.98, low=0.97, high=0.99, n=500, pairs=70),
+    ]
+    summary = replace(SUMMARY, measured=tuple(rows))
+    text = render_text(summary, width=200)
+    block = text[text.index("What the search missed") :].splitlines()[1:4]
+    assert [line.split()[:3] for line in block] == [
+        ["0.9800", "[0.9700,", "0.9900]"],
+        ["1", "[0.9871,", "1]"],
+        ["0.0200", "[0.0100,", "0.0300]"],
+    ]
+    page = Page(render_html(summary)).text
+    assert "lost because a list of neighbours or copies was cut" in page
+    assert "through the graph" not in page
+    assert "recall" not in Page(render_html(SUMMARY)).ids
+
+
 def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():
     evil = '<script>alert("x")</script><img src=x onerror=alert(1)>'
     dirty = replace(FOUND, left_record=evil, left_text=f"{evil} red", right_text=f"{evil} brown", numbers=evil)
-    stages = (*STAGES, stage("x", caps_hit={evil: 1}))
+    stages = (*STAGES, stage("recall", caps_hit={evil: 1}, notes={"recall": evil}))
     summary = replace(
         SUMMARY,
         manifest=replace(MANIFEST, source=evil, run_id=evil, settings={"merge": {"rule": evil}}, stages=stages),
@@ -241,7 +265,6 @@ def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():
         copies=(CopyGroup(record=evil, text=evil, rows=2),),
         tables=(TableView(name=evil, location=evil, doc=evil),),
         next_steps=(evil,),
-        recall=evil,
     )
     source = render_html(summary)
     page = Page(source)

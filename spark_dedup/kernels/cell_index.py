@@ -80,9 +80,7 @@ class CellRows:
     visits: Ints
 
     @classmethod
-    def of(
-        cls, rep_ids: Ints, head_ids: Ints, vectors: Floats, features: FeatureBlock, probe_bounds: Ints, probes: Ints
-    ) -> CellRows:
+    def of(cls, rep_ids: Ints, head_ids: Ints, vectors: Floats, features: FeatureBlock, probe_bounds: Ints, probes: Ints) -> CellRows:
         """Bring texts into the order of their cells. The same texts in any order give the same rows.
 
         Args:
@@ -260,7 +258,8 @@ class CellJoin:
                 split += len(cuts) > 2
                 columns += [(s, c, a, b, _products(own, b) - _products(own, a)) for a, b in zip(cuts, cuts[1:], strict=False)]
         table = np.array(columns, dtype=np.int64).reshape(-1, 5)
-        return Units(*table.T, split)
+        shards, cells, starts, stops, products = table.T
+        return Units(shards, cells, starts, stops, products, split)
 
     def join(self, units: Units, numbers: range, floor: float) -> Iterator[RowPairs]:
         """Pairs that some units find.
@@ -360,4 +359,4 @@ def _holds(ascending: Ints, wanted: Ints) -> NDArray[np.bool_]:
     if not len(ascending):
         return np.zeros(len(wanted), dtype=np.bool_)
     at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return ascending[at] == wanted
+    return np.asarray(ascending[at] == wanted)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spark_dedup.config import SearchConfig
+from spark_dedup.kernels.cell_index import CellRows, RowPairs
 from spark_dedup.kernels.features import FeatureBlock, PairScores, pair_scores
-from spark_dedup.kernels.cell_index import RowPairs
 from spark_dedup.kernels.hnsw import Ints, Neighbours, Shard
 from spark_dedup.kernels.ragged import ranges
+
+TextRows: TypeAlias = Shard | CellRows
+"""Distinct vectors with all their texts: `heads`, `starts`, `members`, `features`."""
 
 SLICE_PAIRS = 1 << 20
 """Pairs of texts held at once."""
@@ -33,7 +36,7 @@ class TextPairs(NamedTuple):
 
     Attributes:
         query: int64 (p,), row in the batch.
-        member: int64 (p,), position in `Shard.members`.
+        member: int64 (p,), position in the shard's `members`.
         cosine: float64 (p,).
         left_out: int64 (p,), further pairs that this one stands for because of `max_copies`.
     """
@@ -60,26 +63,6 @@ class Found(NamedTuple):
     cosine: NDArray[np.float64]
     scores: PairScores
     left_out: Ints
-
-
-class TextRows(Protocol):
-    """Distinct vectors and their texts.
-
-    Attributes:
-        heads: int64 (n,), head_id of each vector.
-        starts: int64 (n + 1,), where the texts of each vector start in `members`.
-        members: int64 (m,), rep_ids, ascending within a vector; every text of a vector is here.
-        features: Features of the m texts.
-    """
-
-    @property
-    def heads(self) -> Ints: ...
-    @property
-    def starts(self) -> Ints: ...
-    @property
-    def members(self) -> Ints: ...
-    @property
-    def features(self) -> FeatureBlock: ...
 
 
 @dataclass(frozen=True)
@@ -118,7 +101,7 @@ class Batch:
         asks[self.inverse[self.stands]] = True
         return asks
 
-    def expand(self, shard: Shard, found: Neighbours) -> Iterator[TextPairs]:
+    def expand(self, shard: TextRows, found: Neighbours) -> Iterator[TextPairs]:
         """Pairs of texts with different vectors.
 
         Args:
@@ -136,7 +119,7 @@ class Batch:
             weight = np.where(copies > self.max_copies, copies, 1) * np.where(size > self.max_copies, size, 1)[pair]
             yield TextPairs(query, member, found.cosine[pair], weight - 1)
 
-    def copies_of(self, shard: Shard, own: Ints) -> Iterator[TextPairs]:
+    def copies_of(self, shard: TextRows, own: Ints) -> Iterator[TextPairs]:
         """Pairs of texts with the same vector, each from the side of the larger rep_id.
 
         Args:
@@ -157,7 +140,7 @@ class Batch:
                 left_out[i] = np.searchsorted(others, self.rep_ids[query[i]]) - 1  # pairs with the texts between the two
             yield TextPairs(query, member, np.ones(len(pair)), left_out)
 
-    def _members(self, shard: Shard, base: Ints) -> tuple[Ints, Ints, Ints]:
+    def _members(self, shard: TextRows, base: Ints) -> tuple[Ints, Ints, Ints]:
         """Where the texts that take part start in `members`, how many they are, and how many have the vector."""
         start = shard.starts[base]
         size = shard.starts[base + 1] - start
@@ -188,7 +171,7 @@ def ask(
     visiting: NDArray[np.bool_],
     config: SearchConfig,
 ) -> Asked:
-    """Find and score the pairs of a batch with the texts of one shard.
+    """Find and score the pairs of a batch with the texts of one HNSW shard.
 
     Args:
         shard: Where to search.
@@ -198,9 +181,28 @@ def ask(
         visiting: bool (u,), the vectors that visit this shard.
         config: As `Shard.neighbours` uses it.
     """
+    return ask_with(shard, batch, features, visiting, lambda rows, own: shard.neighbours(vectors[rows], own, config))
+
+
+def ask_with(
+    shard: TextRows,
+    batch: Batch,
+    features: FeatureBlock,
+    visiting: NDArray[np.bool_],
+    neighbours: Callable[[Ints, Ints], Neighbours],
+) -> Asked:
+    """Find and score the pairs of a batch with the texts of one shard.
+
+    Args:
+        shard: Where to search.
+        batch: The texts.
+        features: Features of the n texts.
+        visiting: bool (u,), the vectors that visit this shard.
+        neighbours: Gives the neighbours of some of the u vectors, from their rows and their own positions in the shard or -1.
+    """
     own = np.where(visiting, shard.positions(batch.heads), -1)
     rows = np.flatnonzero(visiting & batch.asks)
-    near = shard.neighbours(vectors[rows], own[rows], config)
+    near = neighbours(rows, own[rows])
     near = near._replace(query=rows[near.query])
 
     def scored() -> Iterator[Found]:

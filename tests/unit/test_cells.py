@@ -75,7 +75,7 @@ def test_a_vector_visits_the_shards_within_the_margin_of_its_best_cell() -> None
 
 
 @pytest.mark.parametrize(
-    ("heads", "cells"), [(0, 1), (8192, 1), (8193, 64), (50_000, 256), (200_000, 512), (800_000, 1024), (10_000_000, 4096)]
+    ("heads", "cells"), [(0, 1), (8192, 1), (8193, 128), (50_000, 256), (200_000, 512), (800_000, 1024), (10_000_000, 4096)]
 )
 def test_fine_cells_are_a_power_of_two_near_the_root(heads: int, cells: int) -> None:
     assert fine_cell_count(heads) == cells

@@ -203,8 +203,8 @@ class Units:
         cell: int64 (u,), position in `CellRows.cells`.
         start: int64 (u,), first of the rows that ask.
         stop: int64 (u,).
-        products: int64 (u,), vectors that are compared.
-        split: Cells that were cut into several units.
+        products: int64 (u,), pairs of rows that are compared.
+        split: Cells whose own rows alone are more than one unit.
     """
 
     shard: Ints
@@ -230,36 +230,52 @@ class CellJoin:
 
     Args:
         shards: The rows.
-        served: Only in the cells of the first so many shards; the other shards send visitors. None for all.
+        guests: Of these shards only the visitors take part, not what is in their cells.
     """
 
-    def __init__(self, shards: Sequence[CellRows], served: int | None = None) -> None:
-        self._shards = shards
-        self._served = len(shards) if served is None else served
+    def __init__(self, shards: Sequence[CellRows], guests: Sequence[CellRows] = ()) -> None:
+        self._shards = [*shards, *guests]
+        self._served = len(shards)
 
-    def units(self, most: int = UNIT_PRODUCTS) -> Units:
+    def units(self, most: int = UNIT_PRODUCTS, *, guests_only: bool = False) -> Units:
         """Cut the work; the rows alone decide how.
 
         Args:
             most: Products in a unit, unless one row alone has more.
+            guests_only: Only the visitors from the guests, where another join does the rest.
         """
         columns: list[tuple[int, int, int, int, int]] = []
         split = 0
-        for s in range(self._served):
-            shard = self._shards[s]
-            visitors = np.zeros(len(shard.cells), dtype=np.int64)
-            for other in self._shards:
+        for s, shard in enumerate(self._shards[: self._served]):
+            own = np.diff(shard.bounds)
+            visitors = np.zeros((len(self._shards), len(shard.cells)), dtype=np.int64)
+            for o, other in enumerate(self._shards):
                 visited, bounds, _ = other.visitors
-                at = np.searchsorted(visited, shard.cells)
-                here = np.flatnonzero(np.isin(shard.cells, visited))
-                visitors[here] += np.diff(bounds)[at[here]]
-            for c, (own, asking) in enumerate(zip(np.diff(shard.bounds).tolist(), visitors.tolist(), strict=True)):
-                cuts = _cuts(own, asking, most)
-                split += len(cuts) > 2
-                columns += [(s, c, a, b, _products(own, b) - _products(own, a)) for a, b in zip(cuts, cuts[1:], strict=False)]
-        table = np.array(columns, dtype=np.int64).reshape(-1, 5)
-        shards, cells, starts, stops, products = table.T
+                _, here, there = np.intersect1d(shard.cells, visited, assume_unique=True, return_indices=True)
+                visitors[o, here] = np.diff(bounds)[there]
+            first = own + visitors[: self._served].sum(axis=0) if guests_only else np.zeros_like(own)
+            for c, (n, low, high) in enumerate(zip(own.tolist(), first.tolist(), (own + visitors.sum(axis=0)).tolist(), strict=True)):
+                cuts = _cuts(n, low, high, most)
+                columns += [(s, c, a, b, _products(n, b) - _products(n, a)) for a, b in zip(cuts, cuts[1:], strict=False)]
+                split += n * (n - 1) // 2 > most
+        shards, cells, starts, stops, products = np.array(columns, dtype=np.int64).reshape(-1, 5).T
         return Units(shards, cells, starts, stops, products, split)
+
+    def own_rows(self, units: Units, numbers: range) -> Iterator[tuple[int, int, int]]:
+        """Shard, first and end of the rows that ask in their own cell, in some units: over all units each row once."""
+        last: tuple[int, int, int] | None = None
+        for u in numbers:
+            s, c = int(units.shard[u]), int(units.cell[u])
+            first, end = (int(x) for x in self._shards[s].bounds[c : c + 2])
+            low, high = min(first + int(units.start[u]), end), min(first + int(units.stop[u]), end)
+            if last and last[0] == s and last[2] == low:
+                last = (s, last[1], high)
+            else:
+                if last:
+                    yield last
+                last = (s, low, high)
+        if last:
+            yield last
 
     def join(self, units: Units, numbers: range, floor: float) -> Iterator[RowPairs]:
         """Pairs that some units find.
@@ -337,12 +353,11 @@ def _products(own: int, asking: int) -> int:
     return inside * (own - inside) + inside * (inside - 1) // 2 + (asking - inside) * own
 
 
-def _cuts(own: int, visitors: int, most: int) -> list[int]:
-    """Where the rows that ask in a cell are cut, so that no range has more than `most` products, or is one row."""
-    cuts = [0]
-    total = own + visitors
-    while cuts[-1] < total:
-        low, high = cuts[-1] + 1, total
+def _cuts(own: int, first: int, end: int, most: int) -> list[int]:
+    """Where the rows first .. end that ask in a cell are cut, so that no range has more than `most` products, or is one row."""
+    cuts = [first]
+    while cuts[-1] < end:
+        low, high = cuts[-1] + 1, end
         done = _products(own, cuts[-1])
         while low < high:
             middle = (low + high + 1) // 2

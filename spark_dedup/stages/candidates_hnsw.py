@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,15 +14,15 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
-from spark_dedup.errors import StoreError
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.expand import Batch, ask
-from spark_dedup.kernels.features import NUMBERS, FeatureBlock, decode
-from spark_dedup.kernels.hnsw import FILES, MANIFEST, Shard
+from spark_dedup.kernels.features import FeatureBlock, decode
+from spark_dedup.kernels.hnsw import FILES, Shard
 from spark_dedup.kernels.vectors import from_binary
-from spark_dedup.schema import INDEX, LEFT_ID, REP_ID, RIGHT_ID, SCORED_PAIRS, VECTORS, pa_schema
+from spark_dedup.schema import INDEX, LEFT_ID, REP_ID, RIGHT_ID, VECTORS, pa_schema
+from spark_dedup.shards import FOUND, SCORES, found_rows, local_folder, named_pairs, receive, set_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -34,13 +31,6 @@ METHOD = "hnsw"
 
 SLICE_ROWS = 4096
 """Texts that a worker asks for at once, whatever the size of Arrow batches."""
-
-SCORES = ("cosine", "jaccard", "containment", "substitution")
-EVENTS = ("copies_not_paired", "asked_again", "saturated")
-FOUND = ", ".join(
-    [f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{s}` double" for s in SCORES), "`numbers` int", *(f"`{e}` bigint" for e in EVENTS)]
-)
-"""Pairs as workers give them, perhaps twice; rows without ids carry `asked_again` and `saturated`."""
 
 ASKING = f"{VECTORS.ddl()}, `copies` bigint"
 ROUTED = f"`shard` int, `kind` int, `file` string, `part` int, `bytes` binary, {ASKING}"
@@ -94,7 +84,7 @@ def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: Search
             for texts in slices(batch, config):
                 visits = cells.visits(texts.vectors, config.margin)
                 for shard in np.flatnonzero(visits.any(axis=0)):
-                    opened = files.open(int(shard))
+                    opened = files.open(int(shard), FILES, Shard.open)
                     if opened is not None:
                         yield from texts.ask(opened, visits[:, shard], config)
 
@@ -122,7 +112,7 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
                 shard = None
                 for kind, rows in group_runs(run, "kind"):
                     if kind == FILE_PART:
-                        shard = receive(rows, Path(folder))
+                        shard = receive(rows, Path(folder), FILES, Shard.open)
                     elif shard is not None:
                         for batch in rows:
                             for texts in slices(batch, config):
@@ -145,15 +135,10 @@ class Texts:
 
     def ask(self, shard: Shard, visiting: NDArray[np.bool_], config: SearchConfig) -> Iterator[pa.RecordBatch]:
         """FOUND rows of one shard: the pairs, then the events where there were any."""
-        schema = pa_schema(FOUND)
         asked = ask(shard, self.batch, self.vectors, self.features, visiting, config)
-        for found in asked.pairs:
-            s = found.scores
-            columns = [found.left, found.right, found.cosine, s.jaccard, s.containment, s.substitution, s.numbers.astype(np.int32)]
-            none = pa.nulls(len(found.left), pa.int64())
-            yield pa.RecordBatch.from_arrays([*map(pa.array, columns), pa.array(found.left_out), none, none], schema=schema)
+        yield from map(found_rows, asked.pairs)
         if asked.asked_again:
-            yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=schema)
+            yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=pa_schema(FOUND))
 
 
 def slices(batch: pa.RecordBatch, config: SearchConfig) -> Iterator[Texts]:
@@ -178,51 +163,4 @@ def distinct_pairs(found: DataFrame, noted: Observation | None) -> DataFrame:
     # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
     best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
     pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
-    if noted is not None:
-        sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in EVENTS]
-        pairs = pairs.observe(noted, F.count(LEFT_ID).alias("pairs"), *sums)
-    words = F.array(*[F.lit(name) for name in NUMBERS])
-    named = pairs.where(F.col(LEFT_ID).isNotNull()).withColumns({"method": F.lit(METHOD), "numbers": F.get(words, F.col("numbers"))})
-    return SCORED_PAIRS.conform(named)
-
-
-def receive(batches: Iterator[pa.RecordBatch], folder: Path) -> Shard:
-    """Write a shard's parts, which come in order, to local disk and open it.
-
-    Raises:
-        StoreError: If a file is not what the shard's manifest says.
-    """
-    manifest: list[dict[str, str | int]] = []
-    found = {name: (0, hashlib.sha256()) for name in FILES}
-    for batch in batches:
-        for name, data in zip(batch.column("file").to_pylist(), batch.column("bytes"), strict=True):
-            if name == MANIFEST:
-                manifest = json.loads(data.as_py())
-                continue
-            view = memoryview(data.as_buffer())
-            with (folder / name).open("ab") as file:
-                file.write(view)
-            found[name][1].update(view)
-            found[name] = (found[name][0] + len(view), found[name][1])
-    want = {str(entry["file"]): (entry["bytes"], entry["sha256"]) for entry in manifest}
-    have = {name: (size, checksum.hexdigest()) for name, (size, checksum) in found.items()}
-    if want != have:
-        raise StoreError(
-            f"the stored index is damaged: files (bytes, sha256) are {have}, want {want}",
-            hint="build the index anew: spark-dedup run --rebuild",
-        )
-    return Shard.open(*(folder / name for name in FILES))
-
-
-def local_folder() -> str | None:
-    """Disk of the executor: what Spark uses for shuffles, else the system's temporary folder."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or ""
-    first = folders.split(",")[0]
-    return first if first and os.access(first, os.W_OK) else None
-
-
-def set_threads() -> None:
-    """Use the threads that Spark gives a worker: as many as a task has cores."""
-    import faiss
-
-    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    return named_pairs(pairs, METHOD, noted)

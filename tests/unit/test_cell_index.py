@@ -51,14 +51,17 @@ def index(x: np.ndarray, cells: Cells, margin: float | None, shuffle: int | None
     return shards
 
 
-def joined(shards: list[CellRows], *, parts: int = 1, most: int = 1 << 25, served: int | None = None) -> dict[tuple[int, int], float]:
+def joined(
+    shards: list[CellRows], guests: tuple[CellRows, ...] = (), *, parts: int = 1, most: int = 1 << 25, guests_only: bool = False
+) -> dict[tuple[int, int], float]:
     """Pairs of heads with their cosines, from all parts."""
     got: dict[tuple[int, int], float] = {}
+    join = CellJoin(shards, guests)
+    units = join.units(most, guests_only=guests_only)
+    rows = [*shards, *guests]
     for number in range(parts):
-        join = CellJoin(shards, served)
-        units = join.units(most)
         for p in join.join(units, units.part(number, parts), FLOOR):
-            a, b = shards[p.left_shard].heads[p.left], shards[p.right_shard].heads[p.right]
+            a, b = rows[p.left_shard].heads[p.left], rows[p.right_shard].heads[p.right]
             for i, j, c in zip(a.tolist(), b.tolist(), p.cosine.tolist(), strict=True):
                 key = (min(i, j), max(i, j))
                 assert i != j and key not in got, "a pair came twice"
@@ -104,28 +107,43 @@ def test_a_margin_that_visits_everything_is_the_exact_search() -> None:
 
 
 def test_parts_and_cuts_of_cells_do_not_change_a_bit() -> None:
-    x = crowd(3, 1200, centres=5)
-    cells = train_cells(x[:500], 3, cells=12)
+    x = crowd(3, 500, centres=5)
+    cells = train_cells(x[:300], 3, cells=9)
     shards = index(x, cells, 0.1)
     want = joined(shards)
     assert joined(shards, parts=7) == want
     assert joined(shards, parts=5, most=1000) == want
-    assert joined(shards, parts=500, most=1) == want
+    assert joined(shards, parts=50, most=1) == want
     assert joined(index(x, cells, 0.1, shuffle=9)) == want
     assert CellJoin(shards).units().split == 0
     assert CellJoin(shards).units(1000).split > 0
 
 
-def test_visitors_may_come_from_rows_that_are_not_served_here() -> None:
+def test_visitors_may_come_from_guests() -> None:
     x = crowd(4, 1200)
     shards = index(x, train_cells(x[:500], 4, cells=24), 0.1)
-    got: dict[tuple[int, int], float] = {}
+    whole, apart = {}, {}
     for s in range(len(shards)):
-        ordered = [shards[s], *shards[:s], *shards[s + 1 :]]
-        some = joined(ordered, served=1)
-        assert not set(some) & set(got)
-        got |= some
-    assert got == joined(shards)
+        guests = (*shards[:s], *shards[s + 1 :])
+        some = joined([shards[s]], guests)
+        assert not set(some) & set(whole)
+        whole |= some
+        own, foreign = joined([shards[s]]), [joined([shards[s]], (guest,), guests_only=True) for guest in guests]
+        for part in (own, *foreign):
+            assert not set(part) & set(apart)
+            apart |= part
+    assert whole == apart == joined(shards)
+
+
+def test_own_rows_of_all_parts_are_all_rows_once() -> None:
+    x = crowd(13, 400)
+    shards = index(x, train_cells(x, 3, cells=9), 0.1)
+    join = CellJoin(shards)
+    for most in (50, 1 << 25):
+        units = join.units(most)
+        rows = [(s, r) for part in range(4) for s, low, high in join.own_rows(units, units.part(part, 4)) for r in range(low, high)]
+        assert sorted(rows) == [(s, r) for s, shard in enumerate(shards) for r in range(len(shard.heads))]
+    assert list(join.own_rows(units, range(len(units.cell)))) == [(s, 0, len(shard.heads)) for s, shard in enumerate(shards)]
 
 
 def test_no_unit_is_larger_than_asked_and_together_they_are_the_work() -> None:

@@ -168,12 +168,12 @@ def event(name: str, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{name: count}], schema=pa_schema(JOINED))
 
 
-def whole_vectors(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Gather batches, sorted by `head_id`, to some `VISITOR_ROWS` texts, never parting the texts of one vector."""
+def whole_vectors(batches: Iterable[pa.RecordBatch], rows: int = VISITOR_ROWS) -> Iterator[list[pa.RecordBatch]]:
+    """Gather batches, sorted by `head_id`, to at least so many texts, never parting the texts of one vector."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
-        if count >= VISITOR_ROWS:
+        if count >= rows:
             head = batch.column("head_id").to_numpy()
             same = int(np.searchsorted(head, waiting[-1].column("head_id")[-1].as_py(), side="right"))
             if same:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.kernels.features import FeatureBlock
 from spark_dedup.kernels.hnsw import Neighbours
-from spark_dedup.kernels.products import confirmed, near_between, proposed_between, proposed_within
+from spark_dedup.kernels.products import confirmed, proposed_between, proposed_within
 from spark_dedup.kernels.ragged import edges, ranges
 
 Ints = NDArray[np.int64]
@@ -167,7 +167,9 @@ class CellRows:
         return rows[bounds[at] : bounds[at + 1]]
 
     def neighbours(self, queries: Floats, own: Ints, probe_bounds: Ints, probes: Ints, floor: float) -> Neighbours:
-        """All rows at or above the floor in the cells that each query visits, the query itself excluded.
+        """All rows at or above the floor that meet a query, the query itself excluded.
+
+        They meet as two rows of a self-join do: the query visits the row's cell, or the row that of the query.
 
         Args:
             queries: float32 (q, d), unit rows.
@@ -176,17 +178,29 @@ class CellRows:
             probes: int64, the cells of each query as `Cells.probes` gives them; those that are not here are passed over.
             floor: In (0, 1].
         """
-        row = np.repeat(np.arange(len(queries)), np.diff(probe_bounds))
-        order = np.argsort(probes, kind="stable")
-        bounds = np.searchsorted(probes[order], np.stack([self.cells, self.cells + 1]))
+        asking = np.repeat(np.arange(len(queries)), np.diff(probe_bounds))
+        homes = probes[probe_bounds[:-1]]
+        width = 1 + int(max(probes.max(initial=0), self.cells.max(initial=0)))
+        asked = np.sort(asking * width + probes)
         found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))]
-        for c in range(len(self.cells)):
-            asking = row[order[bounds[0, c] : bounds[1, c]]]
-            start, stop = int(self.bounds[c]), int(self.bounds[c + 1])
-            for near in near_between(queries[asking], self.vectors[start:stop], floor):
-                query, base = asking[near.left], near.right + start
+
+        def compare(some: Ints, rows: Ints, *, is_guest: bool) -> None:
+            vectors, these = queries[some], self.vectors[rows]
+            for left, right in proposed_between(vectors, these, floor):
+                query, base = some[left], rows[right]
                 other = base != own[query]
-                found.append((query[other], base[other], near.cosine[other]))
+                if is_guest:  # the query has met those already whose cell it visits
+                    other &= ~_holds(asked, query * width + self.homes[base])
+                for near in confirmed(vectors, these, left[other], right[other], floor):
+                    found.append((some[near.left], rows[near.right], near.cosine))
+
+        order = np.argsort(probes, kind="stable")
+        for cell in np.intersect1d(probes, self.cells):
+            low, high = np.searchsorted(probes[order], [cell, cell + 1])
+            c = int(np.searchsorted(self.cells, cell))
+            compare(asking[order[low:high]], np.arange(self.bounds[c], self.bounds[c + 1]), is_guest=False)
+        for cell in np.intersect1d(homes, self.visits):
+            compare(np.flatnonzero(homes == cell), self.visiting(int(cell)), is_guest=True)
         query, base, cosine = (np.concatenate(x) for x in zip(*found, strict=True))
         by_query = np.lexsort((base, query))
         return Neighbours(query[by_query], base[by_query], cosine[by_query], 0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,22 +16,17 @@ from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.expand import Batch, ask
-from spark_dedup.kernels.features import FeatureBlock, decode
+from spark_dedup.kernels.expand import ask
 from spark_dedup.kernels.hnsw import FILES, Shard
 from spark_dedup.kernels.vectors import from_binary
-from spark_dedup.schema import INDEX, LEFT_ID, REP_ID, RIGHT_ID, VECTORS, pa_schema
-from spark_dedup.shards import FOUND, SCORES, found_rows, local_folder, named_pairs, receive, set_threads
+from spark_dedup.schema import INDEX, REP_ID, pa_schema
+from spark_dedup.shards import ASKING, FOUND, Texts, asked_rows, distinct_pairs, local_folder, receive, set_threads, slices, with_copies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 METHOD = "hnsw"
 
-SLICE_ROWS = 4096
-"""Texts that a worker asks for at once, whatever the size of Arrow batches."""
-
-ASKING = f"{VECTORS.ddl()}, `copies` bigint"
 ROUTED = f"`shard` int, `kind` int, `file` string, `part` int, `bytes` binary, {ASKING}"
 FILE_PART, QUERY = 0, 1
 
@@ -64,15 +58,12 @@ def hnsw_candidates(
     Returns:
         SCORED_PAIRS.
     """
-    # Sizes above the cap only: at most one row for every `max_copies` texts.
-    sizes = VECTORS.conform(base).groupBy("head_id").agg(F.count("*").alias("copies")).where(F.col("copies") > config.max_copies)
-    joined = VECTORS.conform(queries).join(F.broadcast(sizes), ["head_id"], how="left")
-    asking = joined.select(*VECTORS.names, F.coalesce("copies", F.lit(1).cast("bigint")).alias("copies"))
+    asking = with_copies(queries, base, config)
     if isinstance(index, ShardFiles):
         found = ask_files(asking.repartition(partitions, REP_ID), index, cells, config)
     else:
         found = ask_shards(asking, INDEX.conform(index), cells, config)
-    return distinct_pairs(found, noted)
+    return distinct_pairs(found, METHOD, noted)
 
 
 def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: SearchConfig) -> DataFrame:
@@ -86,7 +77,7 @@ def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: Search
                 for shard in np.flatnonzero(visits.any(axis=0)):
                     opened = files.open(int(shard), FILES, Shard.open)
                     if opened is not None:
-                        yield from texts.ask(opened, visits[:, shard], config)
+                        yield from ask_shard(opened, texts, visits[:, shard], config)
 
     return asking.mapInArrow(ask, FOUND)
 
@@ -116,7 +107,7 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
                     elif shard is not None:
                         for batch in rows:
                             for texts in slices(batch, config):
-                                yield from texts.ask(shard, np.ones(len(texts.vectors), dtype=np.bool_), config)
+                                yield from ask_shard(shard, texts, np.ones(len(texts.vectors), dtype=np.bool_), config)
 
     queries = asking.mapInArrow(route, ROUTED)
     parts = index.select("shard", F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")
@@ -125,42 +116,6 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
     return together.sortWithinPartitions("shard", "kind", "file", "part", REP_ID).mapInArrow(serve, FOUND)
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Texts that ask: the batch, its distinct vectors, and the features of every text."""
-
-    batch: Batch
-    vectors: NDArray[np.float32]
-    features: FeatureBlock
-
-    def ask(self, shard: Shard, visiting: NDArray[np.bool_], config: SearchConfig) -> Iterator[pa.RecordBatch]:
-        """FOUND rows of one shard: the pairs, then the events where there were any."""
-        asked = ask(shard, self.batch, self.vectors, self.features, visiting, config)
-        yield from map(found_rows, asked.pairs)
-        if asked.asked_again:
-            yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=pa_schema(FOUND))
-
-
-def slices(batch: pa.RecordBatch, config: SearchConfig) -> Iterator[Texts]:
-    """Cut an ASKING batch into slices of bounded size."""
-    for start in range(0, batch.num_rows, SLICE_ROWS):
-        part = batch.slice(start, SLICE_ROWS)
-        rep, head, copies = (part.column(name).to_numpy() for name in (REP_ID, "head_id", "copies"))
-        texts, first = Batch.of(rep, head, copies, config.max_copies)
-        yield Texts(texts, from_binary(part.column("vector").take(pa.array(first))), decode(part.column("features")))
-
-
-def distinct_pairs(found: DataFrame, noted: Observation | None) -> DataFrame:
-    """Each unordered pair once, with the higher scores should two findings differ; events go to `noted`.
-
-    Args:
-        found: FOUND rows.
-        noted: Receives the sums of the events and the number of pairs.
-
-    Returns:
-        SCORED_PAIRS.
-    """
-    # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
-    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
-    pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
-    return named_pairs(pairs, METHOD, noted)
+def ask_shard(shard: Shard, texts: Texts, visiting: NDArray[np.bool_], config: SearchConfig) -> Iterator[pa.RecordBatch]:
+    """FOUND rows of one shard."""
+    return asked_rows(ask(shard, texts.batch, texts.vectors, texts.features, visiting, config))

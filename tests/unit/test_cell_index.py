@@ -178,23 +178,34 @@ def test_files_hold_the_rows_and_equal_rows_make_equal_files(tmp_path: Path) -> 
     assert joined([opened]) == joined([one])
 
 
-def test_queries_from_outside_find_what_brute_force_finds_in_their_cells() -> None:
+def test_queries_from_outside_find_what_they_would_meet_in_a_self_join() -> None:
     x, q = crowd(7, 800), crowd(7, 900)[800:]
+    cells = train_cells(x, 2, cells=24)
+    both = meeting(np.concatenate([x, q]), cells, 0.1)
+    want = sorted((j - 800, i) for i, j in both if i < 800 <= j)
+    bounds, probes = cells.probes(q, 0.1)
+    found = []
+    for rows in index(x, cells, 0.1):
+        near = rows.neighbours(q, np.full(len(q), -1), bounds, probes, FLOOR)
+        assert near.cosine.tolist() == cosines(q[near.query], rows.vectors[near.base]).tolist()
+        found += zip(near.query.tolist(), rows.heads[near.base].tolist(), strict=True)
+    assert sorted(found) == want
+    assert len(want) > 100
+    visited = {(i, c) for i in range(len(q)) for c in probes[bounds[i] : bounds[i + 1]].tolist()}
+    homes = cells.probes(x, None)[1]
+    assert any((i, homes[j]) not in visited for i, j in want), "no pair needs the visit of the row"
+
+
+def test_rows_that_ask_find_the_self_join_from_both_sides() -> None:
+    x = crowd(7, 800)
     cells = train_cells(x, 1, cells=16)
     (rows,) = index(x, cells, 0.1)
-    bounds, probes = cells.probes(q, 0.1)
-    near = rows.neighbours(q, np.full(len(q), -1), bounds, probes, FLOOR)
-    visited = [set(probes[a:b].tolist()) for a, b in zip(bounds, bounds[1:], strict=False)]
-    homes = cells.probes(rows.vectors, None)[1]
-    similar = q.astype(np.float64) @ rows.vectors.astype(np.float64).T
-    want = [(i, j) for i, j in np.argwhere(similar >= FLOOR).tolist() if homes[j] in visited[i]]
-    assert list(zip(near.query.tolist(), near.base.tolist(), strict=True)) == want
-    assert len(want) > 100
-    assert near.cosine.tolist() == cosines(q[near.query], rows.vectors[near.base]).tolist()
     own = rows.neighbours(rows.vectors, np.arange(800), *cells.probes(rows.vectors, 0.1), FLOOR)
     assert not (own.query == own.base).any()
-    mirrored = {(min(a, b), max(a, b)) for a, b in zip(rows.heads[own.query].tolist(), rows.heads[own.base].tolist(), strict=True)}
-    assert mirrored == set(joined([rows]))
+    pairs = set(zip(rows.heads[own.query].tolist(), rows.heads[own.base].tolist(), strict=True))
+    want = joined([rows])
+    assert pairs == set(want) | {(b, a) for a, b in want}
+    assert len(own.query) == 2 * len(want)
 
 
 def texts_of(shards: list[CellRows], max_copies: int) -> dict[tuple[int, int], tuple[float, int]]:

@@ -1,4 +1,4 @@
-"""What the stages of every search engine share: training cells, shards as table rows, and pairs as workers give them."""
+"""The shards of an index as table rows, and the cells that they are made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,14 +20,13 @@ from pyspark.sql import functions as F
 from spark_dedup.config import SearchConfig
 from spark_dedup.errors import StoreError
 from spark_dedup.kernels.cells import Cells, sample_size, train_cells
-from spark_dedup.kernels.expand import Asked, Batch, Found
-from spark_dedup.kernels.features import NUMBERS, FeatureBlock, decode
+from spark_dedup.kernels.features import FeatureBlock, decode
 from spark_dedup.kernels.hnsw import MANIFEST, PART_BYTES
 from spark_dedup.kernels.vectors import from_binary, to_binary
-from spark_dedup.schema import INDEX, INDEX_CELLS, INDEX_SHARDS, LEFT_ID, REP_ID, RIGHT_ID, SCORED_PAIRS, VECTORS, pa_schema
+from spark_dedup.schema import INDEX, INDEX_CELLS, INDEX_SHARDS, REP_ID, VECTORS, pa_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import DataFrame
 
 
 S = TypeVar("S")
@@ -38,20 +36,6 @@ Ints = NDArray[np.int64]
 PARTS_AT_ONCE = 64
 
 SAMPLE_STEPS = 1 << 20
-
-SCORES = ("cosine", "jaccard", "containment", "substitution")
-EVENTS = ("copies_not_paired", "asked_again", "saturated")
-FOUND = ", ".join(
-    [f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{s}` double" for s in SCORES), "`numbers` int", *(f"`{e}` bigint" for e in EVENTS)]
-)
-"""Pairs as workers give them; rows without ids carry the events that belong to no pair."""
-
-
-ASKING = f"{VECTORS.ddl()}, `copies` bigint"
-"""Texts that ask, with the number of texts that have the same vector where that is more than `max_copies`."""
-
-SLICE_ROWS = 4096
-"""Texts that a worker asks for at once, whatever the size of Arrow batches."""
 
 PROBED = f"`probes` binary, {VECTORS.ddl()}"
 """VECTORS with the cells that each vector visits, as little-endian int32, its home first."""
@@ -85,38 +69,6 @@ def sampled_cells(vectors: DataFrame, heads: int, shards: int, cells: int) -> Da
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return INDEX_CELLS.conform(sample.repartition(1).sortWithinPartitions(REP_ID).mapInArrow(train, INDEX_CELLS.ddl()))
-
-
-def with_copies(queries: DataFrame, base: DataFrame, config: SearchConfig) -> DataFrame:
-    """ASKING rows of the texts that ask.
-
-    Args:
-        queries: VECTORS rows that ask.
-        base: VECTORS, everything that was indexed.
-        config: Uses `max_copies`.
-    """
-    # Sizes above the cap only: at most one row for every `max_copies` texts.
-    sizes = VECTORS.conform(base).groupBy("head_id").agg(F.count("*").alias("copies")).where(F.col("copies") > config.max_copies)
-    joined = VECTORS.conform(queries).join(F.broadcast(sizes), ["head_id"], how="left")
-    return joined.select(*VECTORS.names, F.coalesce("copies", F.lit(1).cast("bigint")).alias("copies"))
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts that ask: the batch, its distinct vectors, and the features of every text."""
-
-    batch: Batch
-    vectors: NDArray[np.float32]
-    features: FeatureBlock
-
-
-def slices(batch: pa.RecordBatch, config: SearchConfig) -> Iterator[Texts]:
-    """Cut an ASKING batch into slices of bounded size."""
-    for start in range(0, batch.num_rows, SLICE_ROWS):
-        part = batch.slice(start, SLICE_ROWS)
-        rep, head, copies = (part.column(name).to_numpy() for name in (REP_ID, "head_id", "copies"))
-        texts, first = Batch.of(rep, head, copies, config.max_copies)
-        yield Texts(texts, from_binary(part.column("vector").take(pa.array(first))), decode(part.column("features")))
 
 
 def reach(config: SearchConfig) -> float | None:
@@ -243,62 +195,3 @@ def local_folder() -> str | None:
     folders = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or ""
     first = folders.split(",")[0]
     return first if first and os.access(first, os.W_OK) else None
-
-
-def found_rows(found: Found) -> pa.RecordBatch:
-    """FOUND rows of scored pairs."""
-    s = found.scores
-    columns = [found.left, found.right, found.cosine, s.jaccard, s.containment, s.substitution, s.numbers.astype(np.int32)]
-    none = pa.nulls(len(found.left), pa.int64())
-    return pa.RecordBatch.from_arrays([*map(pa.array, columns), pa.array(found.left_out), none, none], schema=pa_schema(FOUND))
-
-
-def asked_rows(asked: Asked) -> Iterator[pa.RecordBatch]:
-    """FOUND rows of what a batch found in a shard: the pairs, then the events where there were any."""
-    yield from map(found_rows, asked.pairs)
-    if asked.asked_again:
-        yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=pa_schema(FOUND))
-
-
-def named_pairs(found: DataFrame, method: str, noted: Observation | None, events: tuple[str, ...] = EVENTS) -> DataFrame:
-    """Pairs that came once, as a table; events go to `noted`.
-
-    Args:
-        found: FOUND rows, perhaps with further events; each unordered pair once.
-        method: Engine that found them.
-        noted: Receives the sums of the events and the number of pairs.
-        events: Columns that are summed.
-
-    Returns:
-        SCORED_PAIRS.
-    """
-    if noted is not None:
-        sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in events]
-        found = found.observe(noted, F.count(LEFT_ID).alias("pairs"), *sums)
-    words = F.array(*[F.lit(name) for name in NUMBERS])
-    named = found.where(F.col(LEFT_ID).isNotNull()).withColumns({"method": F.lit(method), "numbers": F.get(words, F.col("numbers"))})
-    return SCORED_PAIRS.conform(named)
-
-
-def distinct_pairs(found: DataFrame, method: str, noted: Observation | None) -> DataFrame:
-    """Each unordered pair once, with the higher scores should two findings differ; events go to `noted`.
-
-    Args:
-        found: FOUND rows; a pair may come more than once.
-        method: Engine that found them.
-        noted: Receives the sums of the events and the number of pairs.
-
-    Returns:
-        SCORED_PAIRS.
-    """
-    # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
-    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
-    pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
-    return named_pairs(pairs, method, noted)
-
-
-def set_threads() -> None:
-    """Use the threads that Spark gives a worker: as many as a task has cores."""
-    import faiss
-
-    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

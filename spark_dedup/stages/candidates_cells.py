@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from spark_dedup.asking import EVENTS, FOUND, found_rows, named_pairs, set_threads
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
@@ -18,19 +19,7 @@ from spark_dedup.kernels.cell_index import FILES, CellJoin, CellRows, Units
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.expand import Found, join_copies, join_texts
 from spark_dedup.schema import INDEX, REP_ID, VECTORS, pa_schema
-from spark_dedup.shards import (
-    EVENTS,
-    FOUND,
-    PROBED,
-    found_rows,
-    local_folder,
-    named_pairs,
-    probed,
-    probed_rows,
-    reach,
-    receive,
-    set_threads,
-)
+from spark_dedup.shards import PROBED, local_folder, probed, probed_rows, reach, receive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from spark_dedup.asking import FOUND, found_rows, named_pairs, set_threads
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import spread
 from spark_dedup.kernels.cell_index import CellRows, RowPairs
@@ -19,7 +20,6 @@ from spark_dedup.kernels.features import decode
 from spark_dedup.kernels.products import near_between, near_within
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import REP_ID, VECTORS
-from spark_dedup.shards import FOUND, found_rows, named_pairs, set_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
+from spark_dedup.asking import ASKING, FOUND, Texts, asked_rows, distinct_pairs, set_threads, slices, with_copies
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
@@ -20,7 +21,7 @@ from spark_dedup.kernels.expand import ask
 from spark_dedup.kernels.hnsw import FILES, Shard
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import INDEX, REP_ID, pa_schema
-from spark_dedup.shards import ASKING, FOUND, Texts, asked_rows, distinct_pairs, local_folder, receive, set_threads, slices, with_copies
+from spark_dedup.shards import local_folder, receive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_dedup.asking import FOUND, distinct_pairs
 from spark_dedup.config import SearchConfig
 from spark_dedup.errors import EnvironmentProblem, StoreError
 from spark_dedup.index_files import choose_placement, index_files
@@ -17,7 +18,7 @@ from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.vectors import to_binary
 from spark_dedup.schema import INDEX, INDEX_SHARDS, SCORED_PAIRS, VECTORS
-from spark_dedup.shards import FOUND, distinct_pairs, index_manifest
+from spark_dedup.shards import index_manifest
 from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 

@@ -1,4 +1,7 @@
-"""INDEX -> SCORED_PAIRS: the self-join by exact products inside cells. One probe is SemDeDup."""
+"""INDEX -> SCORED_PAIRS, VECTORS x INDEX -> SCORED_PAIRS: exact products inside cells. One probe is SemDeDup.
+
+The self-join of a batch finds every pair in one place; new texts that ask an index may find a pair from both sides.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import EVENTS, FOUND, found_rows, named_pairs, set_threads
+from spark_dedup.asking import EVENTS, FOUND, Texts, asked_rows, distinct_pairs, found_rows, named_pairs, set_threads, slices, with_copies
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cell_index import FILES, CellJoin, CellRows, Units
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.expand import Found, join_copies, join_texts
+from spark_dedup.kernels.expand import Found, ask_with, join_copies, join_texts
+from spark_dedup.kernels.hnsw import Ints, Neighbours
+from spark_dedup.kernels.ragged import edges, ranges
 from spark_dedup.schema import INDEX, REP_ID, VECTORS, pa_schema
 from spark_dedup.shards import PROBED, local_folder, probed, probed_rows, reach, receive
 
@@ -135,6 +140,92 @@ def join_shards(vectors: DataFrame, index: DataFrame, cells: Cells, config: Sear
     parts = index.select(task, F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")
     together = spread(visitors.unionByName(parts, allowMissingColumns=True), F.col("task"), tasks, tasks)
     return together.sortWithinPartitions("task", "kind", "file", "part", "head_id", REP_ID).mapInArrow(serve, JOINED)
+
+
+def cells_candidates(
+    queries: DataFrame,
+    base: DataFrame,
+    index: DataFrame | ShardFiles,
+    cells: Cells,
+    config: SearchConfig,
+    *,
+    partitions: int,
+    noted: Observation | None = None,
+) -> DataFrame:
+    """Pairs of a query and a text of the base that a self-join over both would find, each unordered pair once.
+
+    For few queries: every query goes to every shard, because a row there may visit its cell.
+
+    Args:
+        queries: VECTORS rows that ask, newer than what else is in the base; they may be in it. Texts with equal vectors are
+            paired by the newer one.
+        base: VECTORS, everything that was indexed.
+        index: The files brought to the executors (`broadcast`), or INDEX itself (`partitioned`).
+        cells: The rows of INDEX_CELLS.
+        config: Uses `engine`, `floor`, `margin` and `max_copies`.
+        partitions: Tasks that ask, at least 1.
+        noted: Receives `pairs`, and of the events: `copies_not_paired`, `asked_again` and `saturated` (always 0 here).
+
+    Returns:
+        SCORED_PAIRS.
+    """
+    asking = with_copies(queries, base, config)
+    if isinstance(index, ShardFiles):
+        found = ask_files(asking.repartition(partitions, REP_ID), index, cells, config)
+    else:
+        found = ask_shards(asking, INDEX.conform(index), cells, config)
+    return distinct_pairs(found, config.engine, noted)
+
+
+def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: SearchConfig) -> DataFrame:
+    """Ask where the queries are, with the shards opened from the executor's disk."""
+
+    def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_threads()
+        for batch in batches:
+            for texts in slices(batch, config):
+                for number in range(cells.count):
+                    shard = files.open(number, FILES, CellRows.open)
+                    if shard is not None:
+                        yield from ask_shard(shard, texts, cells, config)
+
+    return asking.mapInArrow(ask, FOUND)
+
+
+def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: SearchConfig) -> DataFrame:
+    """Send each query to the task of each shard."""
+    shards = max(cells.count, 1)
+
+    def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_threads()
+        for _, run in group_runs(iter(batches), "task"):
+            with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
+                shard = None
+                for kind, rows in group_runs(run, "kind"):
+                    if kind == FILE_PART:
+                        shard = receive(rows, Path(folder), FILES, CellRows.open)
+                    elif shard is not None:
+                        for batch in rows:
+                            for texts in slices(batch, config):
+                                yield from ask_shard(shard, texts, cells, config)
+
+    task = F.explode(F.sequence(F.lit(0), F.lit(shards - 1))).alias("task")
+    queries = asking.select(task, F.lit(VISITOR).alias("kind"), *asking.columns)
+    parts = index.select(F.col("shard").alias("task"), F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")
+    together = spread(queries.unionByName(parts, allowMissingColumns=True), F.col("task"), shards, shards)
+    return together.sortWithinPartitions("task", "kind", "file", "part", REP_ID).mapInArrow(serve, FOUND)
+
+
+def ask_shard(shard: CellRows, texts: Texts, cells: Cells, config: SearchConfig) -> Iterator[pa.RecordBatch]:
+    """FOUND rows of one shard."""
+    bounds, probes = cells.probes(texts.vectors, reach(config))
+
+    def neighbours(rows: Ints, own: Ints) -> Neighbours:
+        sizes = np.diff(bounds)[rows]
+        return shard.neighbours(texts.vectors[rows], own, edges(sizes), probes[ranges(bounds[rows], sizes)], config.floor)
+
+    everywhere = np.ones(len(texts.vectors), dtype=np.bool_)
+    return asked_rows(ask_with(shard, texts.batch, texts.features, everywhere, neighbours))
 
 
 def joined(shards: Sequence[CellRows], work: CellJoin, units: Units, numbers: range, config: SearchConfig) -> Iterator[pa.RecordBatch]:

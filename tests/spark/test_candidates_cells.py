@@ -16,7 +16,7 @@ from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.vectors import cosines, to_binary
 from spark_dedup.schema import INDEX, SCORED_PAIRS, VECTORS
 from spark_dedup.shards import index_manifest
-from spark_dedup.stages.candidates_cells import cells_self_join, whole_vectors
+from spark_dedup.stages.candidates_cells import cells_candidates, cells_self_join, whole_vectors
 from spark_dedup.stages.index_cells import build_cell_index, fine_cells
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -135,6 +135,21 @@ def test_one_probe_finds_the_pairs_inside_cells(spark, crowded):
     assert {p[2] for p in pairs} == {"semdedup"}
 
 
+@pytest.mark.parametrize("place", ["broadcast", "partitioned"])
+def test_texts_that_ask_find_what_the_self_join_finds(spark, crowded, place):
+    from pyspark.sql import Observation
+
+    _, vectors, cells, index, config = crowded
+    want, _ = search(vectors, cells, index, config, place="broadcast")
+    some = vectors.where("rep_id >= 550")  # copies are paired by the newer text
+    noted = Observation("asked")
+    with index_files(index, index_manifest(index).collect(), local=True) as files:
+        reachable = files if place == "broadcast" else index
+        pairs = cells_candidates(some, vectors, reachable, cells, config, partitions=3, noted=noted).collect()
+    assert sorted(map(tuple, pairs)) == [p for p in want if p[1] >= 550]
+    assert noted.get == {"pairs": len(pairs), "asked_again": 0, "saturated": 0, "copies_not_paired": 0}
+
+
 def test_copies_of_one_vector_do_not_hide_the_near_pairs(spark):
     table = pq.read_table(CASES / "o09_copies.parquet")
     ids = table["id"].to_pylist()
@@ -151,7 +166,6 @@ def test_copies_of_one_vector_do_not_hide_the_near_pairs(spark):
     assert noted["pairs"] == len(pairs)
 
 
-@pytest.mark.parametrize("place", ["broadcast", "partitioned"])
 @pytest.mark.parametrize(
     ("x", "pairs", "copies_not_paired"),
     [
@@ -164,12 +178,14 @@ def test_copies_of_one_vector_do_not_hide_the_near_pairs(spark):
         (np.ones((200, 8)) + 0.01 * np.arange(200)[:, None] * np.eye(8)[0], 200 * 199 // 2, 0),  # all in one cell
     ],
 )
-def test_small_and_degenerate_tables(spark, place, x, pairs, copies_not_paired):
+def test_small_and_degenerate_tables(spark, x, pairs, copies_not_paired):
     config = SearchConfig(engine="cells", cells=3, shards=2)
     vectors, heads = vectors_frame(spark, unit(x))
-    found, noted = search(vectors, *indexed(vectors, heads, config), config, place=place, partitions=3)
-    assert len({p[:2] for p in found}) == len(found) == pairs
-    assert noted == {**QUIET, "pairs": pairs, "copies_not_paired": copies_not_paired}
+    stored = indexed(vectors, heads, config)
+    for place in ("broadcast", "partitioned"):
+        found, noted = search(vectors, *stored, config, place=place, partitions=3)
+        assert len({p[:2] for p in found}) == len(found) == pairs
+        assert noted == {**QUIET, "pairs": pairs, "copies_not_paired": copies_not_paired}
 
 
 def test_the_table_has_the_schema_of_scored_pairs(spark, crowded):

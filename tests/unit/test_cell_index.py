@@ -181,11 +181,11 @@ def test_files_hold_the_rows_and_equal_rows_make_equal_files(tmp_path: Path) -> 
 def test_queries_from_outside_find_what_they_would_meet_in_a_self_join() -> None:
     x, q = crowd(7, 800), crowd(7, 900)[800:]
     cells = train_cells(x, 2, cells=24)
-    both = meeting(np.concatenate([x, q]), cells, 0.1)
+    both = meeting(np.concatenate([x, q]), cells, 0.02)
     want = sorted((j - 800, i) for i, j in both if i < 800 <= j)
-    bounds, probes = cells.probes(q, 0.1)
+    bounds, probes = cells.probes(q, 0.02)
     found = []
-    for rows in index(x, cells, 0.1):
+    for rows in index(x, cells, 0.02):
         near = rows.neighbours(q, np.full(len(q), -1), bounds, probes, FLOOR)
         assert near.cosine.tolist() == cosines(q[near.query], rows.vectors[near.base]).tolist()
         found += zip(near.query.tolist(), rows.heads[near.base].tolist(), strict=True)

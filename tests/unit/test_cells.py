@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spark_dedup.kernels.cells import Cells, cell_count, fine_cell_count, group_cells, sample_size, shard_count, train_cells
+from spark_dedup.kernels.vectors import cosines
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -115,6 +116,23 @@ def test_probes_do_not_depend_on_the_vectors_beside_them(margin: float | None) -
     assert found[bounds[:-1]].tolist() == exact.argmax(axis=1).tolist()
     if margin is not None:
         assert np.diff(bounds).tolist() == (exact >= exact.max(axis=1, keepdims=True) - margin).sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize("margin", [None, 0.0, 4e-9, 0.1])
+def test_what_float32_can_not_tell_apart_is_decided_in_float64(margin: float | None) -> None:
+    rng = np.random.default_rng(9)
+    centre = rng.normal(size=64)
+    centroids = unit(centre + 1e-7 * rng.normal(size=(20, 64)))  # a last bit of float32 or two apart
+    x = unit(centre + 0.3 * rng.normal(size=(300, 64)))
+    similar = cosines(np.repeat(x, 20, axis=0), np.tile(centroids, (300, 1))).reshape(300, 20)
+    behind = similar.max(axis=1, keepdims=True) - similar
+    bounds, found = Cells(centroids, np.zeros(20, dtype=np.int32)).probes(x, margin)
+    assert found[bounds[:-1]].tolist() == similar.argmax(axis=1).tolist()
+    assert (similar.argmax(axis=1) != (x @ centroids.T).argmax(axis=1)).mean() > 0.1
+    got = [set(found[a:b].tolist()) for a, b in zip(bounds, bounds[1:], strict=False)]
+    near = behind <= (margin or 0.0)
+    assert got == [set(np.flatnonzero(row)[: 1 if margin is None else None].tolist()) for row in near]
+    assert margin != 4e-9 or 0.1 < near.mean() < 0.9
 
 
 def test_every_vector_visits_its_home() -> None:

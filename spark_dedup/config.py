@@ -121,7 +121,12 @@ class EmbedConfig(Section):
 class SearchConfig(Section):
     """The self-join by nearest neighbours."""
 
-    engine: str = setting("hnsw", "`hnsw`: FAISS HNSW shards.", choices=("hnsw",))
+    engine: str = setting(
+        "hnsw",
+        "`hnsw`: FAISS HNSW shards, at most `max_neighbours` for each vector; `cells`: exact products inside k-means cells; `semdedup`: "
+        "the same where every vector visits its own cell only; `exact`: products of all pairs.",
+        choices=("hnsw", "cells", "semdedup", "exact"),
+    )
     neighbours: int = setting(50, "Neighbours that every vector asks for, itself excluded (m).", low=1, high=10_000)
     floor: float = setting(0.85, "Loose cosine floor; pairs below it are not stored. In (0, 1].", above=0.0, high=1.0)
     links: int = setting(32, "Links of a vector in the HNSW graph (M).", low=2, high=512)
@@ -130,9 +135,17 @@ class SearchConfig(Section):
     shards: int | str = setting(
         "auto", "Number of shards; `auto` decides by the number of vectors alone.", low=1, high=100_000, choices=("auto",)
     )
+    cells: int | str = setting(
+        "auto",
+        "Number of cells of `cells` and `semdedup`; `auto` decides by the number of vectors alone.",
+        low=1,
+        high=65_536,
+        choices=("auto",),
+    )
     margin: float = setting(
         0.1,
-        "A vector visits every shard with a cell whose centroid is at most this much less similar than its best one.",
+        "A vector visits every cell (`cells`), or shard with a cell (`hnsw`), whose centroid is at most this much less similar than its "
+        "best one.",
         low=0.0,
         high=2.0,
     )

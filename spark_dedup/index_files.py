@@ -1,4 +1,4 @@
-"""Brings the HNSW shards from the store to every executor, once each: the per-executor broadcast.
+"""Brings the shards of an index from the store to every executor, once each: the per-executor broadcast.
 
 A Python broadcast would be unpickled by every worker process. Files are fetched once per executor by Spark and mapped into
 memory, so all workers there share one copy.
@@ -12,20 +12,22 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 from spark_dedup.errors import EnvironmentProblem, StoreError
-from spark_dedup.kernels.hnsw import FILES, MANIFEST, PART_BYTES, Shard
+from spark_dedup.kernels.hnsw import MANIFEST, PART_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
+
+S = TypeVar("S")
 
 BROADCAST_BYTES = 2 << 30
 """Largest index that `auto` brings to every executor: what a worker machine surely has beside its work."""
@@ -86,19 +88,25 @@ class ShardFiles:
         """Name under which Spark knows a file."""
         return f"spark_dedup-{self.token}-{shard}-{file}"
 
-    def open(self, shard: int) -> Shard | None:
+    def open(self, shard: int, names: tuple[str, ...], opened: Callable[..., S]) -> S | None:
         """Open a shard on an executor, once per worker process; None for a shard without vectors.
+
+        Args:
+            shard: Its number.
+            names: Its files.
+            opened: Opens it, from the paths of the files.
 
         Raises:
             StoreError: If a file is not as long as the manifest says.
         """
-        if (shard, FILES[0]) not in self.sizes:
+        if (shard, names[0]) not in self.sizes:
             return None
         if any(token != self.token for token, _ in _opened):
             _opened.clear()
         if (self.token, shard) not in _opened:
-            _opened[self.token, shard] = Shard.open(*(self._fetched(shard, file) for file in FILES))
-        return _opened[self.token, shard]
+            _opened[self.token, shard] = opened(*(self._fetched(shard, name) for name in names))
+        found: S = _opened[self.token, shard]
+        return found
 
     def _fetched(self, shard: int, file: str) -> Path:
         from pyspark import SparkFiles
@@ -111,7 +119,7 @@ class ShardFiles:
         return path
 
 
-_opened: dict[tuple[str, int], Shard] = {}
+_opened: dict[tuple[str, int], Any] = {}
 
 
 @contextmanager

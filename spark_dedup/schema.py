@@ -193,7 +193,7 @@ VECTORS = Table(
 INDEX = Table(
     "_index",
     ("shard", "file", "part"),
-    "Files of the HNSW shards, cut into parts, so that they live wherever the store lives.",
+    "Files of the index shards, cut into parts, so that they live wherever the store lives.",
     (
         Column("shard", "int", "shard number from 0"),
         Column("file", "string", "file name inside the shard"),
@@ -218,7 +218,7 @@ INDEX_SHARDS = Table(
 INDEX_CELLS = Table(
     "_index_cells",
     ("cell",),
-    "Coarse k-means cells and the shard that each belongs to; one cell where there is one shard.",
+    "K-means cells and the shard that each belongs to.",
     (
         Column("cell", "int", "cell number from 0"),
         Column("shard", "int", "shard that holds the cell's vectors"),
@@ -242,7 +242,7 @@ CANDIDATE_PAIRS = Table(
         _right,
         Column("left_record", ID, "record that stands for left_id"),
         Column("right_record", ID, "record that stands for right_id"),
-        Column("method", "string", "engine that found the pair: `hnsw`"),
+        Column("method", "string", "engine that found the pair: `hnsw`, `cells`, `semdedup` or `exact`"),
         *_scores,
         Column("is_edge", "boolean", "whether the merge rule holds"),
         _run_id,

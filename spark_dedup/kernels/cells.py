@@ -1,4 +1,4 @@
-"""Coarse k-means cells: which shard a vector lives in, and which shards a query visits."""
+"""K-means cells: which cell and shard a vector lives in, and which ones a query visits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spark_dedup.kernels.products import slack
+from spark_dedup.kernels.vectors import cosines_at
+
+Ints = NDArray[np.int64]
 
 SHARD_ROWS = 25_000
 """Distinct vectors per shard while there are few shards: enough work for a task, small enough to build in a minute."""
@@ -25,6 +30,11 @@ MAX_SAMPLE = 65_536
 ITERATIONS = 10
 SEED = 20
 BLOCK = 4096
+
+ONE_CELL_ROWS = 8192
+"""Distinct vectors up to which the engine of cells has one cell: all their products take a second."""
+
+PROBE_ROWS = 1024
 
 
 def shard_count(heads: int, wanted: int | str = "auto") -> int:
@@ -47,6 +57,23 @@ def shard_count(heads: int, wanted: int | str = "auto") -> int:
 def cell_count(shards: int) -> int:
     """Cells to train for this many shards: one where there is one shard."""
     return 1 if shards == 1 else max(shards, min(CELLS_PER_SHARD * shards, MAX_CELLS))
+
+
+def fine_cell_count(heads: int, wanted: int | str = "auto") -> int:
+    """Cells to train where products inside cells do the search: a power of two near the root of the number of vectors.
+
+    With n vectors and c cells, finding the cells of all takes n c products and comparing inside them some n^2 / c.
+
+    Args:
+        heads: Distinct vectors, at least 0.
+        wanted: `search.cells`: a number, or `auto`.
+
+    Returns:
+        At least 1.
+    """
+    if isinstance(wanted, int):
+        return wanted
+    return 1 if heads <= ONE_CELL_ROWS else int(2 ** round(math.log2(heads) / 2))
 
 
 def sample_size(cells: int) -> int:
@@ -115,6 +142,54 @@ class Cells:
             start += len(block)
         return visited
 
+    def probes(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[Ints, Ints]:
+        """The cells that each vector visits: its home, then all that are at most `margin` less similar than it, ascending.
+
+        No answer depends on the vectors that stand beside it: what a float32 product leaves open is decided in float64.
+
+        Args:
+            vectors: float32 (n, d), unit rows.
+            margin: Cosine difference, at least 0; None visits the home alone.
+
+        Returns:
+            int64 (n + 1,) bounds, and the cells of vector i at `cells[bounds[i]:bounds[i + 1]]`.
+        """
+        if len(self.centroids) <= 1:
+            return np.arange(len(vectors) + 1), np.zeros(len(vectors), dtype=np.int64)
+        sizes, cells = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for start in range(0, len(vectors), PROBE_ROWS):
+            row, cell = self._probe(vectors[start : start + PROBE_ROWS], margin)
+            sizes.append(np.bincount(row, minlength=len(vectors[start : start + PROBE_ROWS])))
+            cells.append(cell)
+        return np.cumsum(np.concatenate(sizes)), np.concatenate(cells)
+
+    def _probe(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[Ints, Ints]:
+        """Rows, ascending, and the cells that they visit, home first."""
+        reach = margin or 0.0
+        doubt = 2 * slack(vectors.shape[1])  # how much the difference of two float32 products can be off
+        rough = vectors @ self.centroids.T
+        count = rough.shape[1]
+        near = np.flatnonzero(rough >= (rough.max(axis=1) - np.float32(reach + doubt))[:, None])
+        row, cell = near // count, near % count
+        similarity = rough.ravel()[near].astype(np.float64)
+        first = np.flatnonzero(np.diff(row, prepend=-1))  # every row is near its own best cell
+        behind = np.maximum.reduceat(similarity, first)[row] - similarity
+        open_rows = np.zeros(len(vectors), dtype=np.bool_)
+        open_rows[row[np.abs(behind - reach) <= doubt]] = True  # inside the margin or not
+        rivals = np.bincount(row[behind <= doubt], minlength=len(vectors))
+        open_rows[rivals > 1] = True  # which one is the home
+        unsure = open_rows[row]
+        similarity[unsure] = cosines_at(vectors, row[unsure], self.centroids, cell[unsure])
+        behind = np.maximum.reduceat(similarity, first)[row] - similarity
+        kept = behind <= reach
+        row, cell, behind = row[kept], cell[kept], behind[kept]
+        order = np.lexsort((cell, behind > 0, row))
+        row, cell = row[order], cell[order]
+        if margin is None:
+            first = np.flatnonzero(np.diff(row, prepend=-1))
+            return row[first], cell[first]
+        return row, cell
+
     def _similarities(self, vectors: NDArray[np.float32]) -> list[NDArray[np.float64]]:
         # A float32 product rounds differently with the number of rows in it, and a near tie would then send equal
         # vectors of two batches to two shards. In float64 that difference is about 1e-16.
@@ -122,33 +197,35 @@ class Cells:
         return [vectors[i : i + BLOCK].astype(np.float64) @ transposed for i in range(0, len(vectors), BLOCK)]
 
 
-def train_cells(sample: NDArray[np.float32], shards: int) -> Cells:
+def train_cells(sample: NDArray[np.float32], shards: int, cells: int | None = None, iterations: int = ITERATIONS) -> Cells:
     """Spherical k-means over a sample, cells then grouped into shards. The same sample gives the same cells.
 
     Args:
         sample: float32 (n, d), unit rows in a fixed order.
         shards: Shards wanted, at least 1. A sample of fewer vectors than shards makes one shard per vector.
+        cells: Cells wanted, at least `shards`; None takes `cell_count(shards)`.
+        iterations: Rounds of k-means.
 
     Returns:
         The cells; none for an empty sample.
     """
     import faiss
 
-    cells = min(cell_count(shards), len(sample))
+    cells = min(cells or cell_count(shards), len(sample))
     if cells <= 1:
         return Cells(np.array(sample[:cells], dtype=np.float32), np.zeros(cells, dtype=np.int32))
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
         kmeans = faiss.Kmeans(
-            sample.shape[1], cells, niter=ITERATIONS, seed=SEED, spherical=True,
+            sample.shape[1], cells, niter=iterations, seed=SEED, spherical=True,
             min_points_per_centroid=1, max_points_per_centroid=len(sample),
         )  # fmt: skip
         kmeans.train(np.ascontiguousarray(sample))
     finally:
         faiss.omp_set_num_threads(threads)
     trained = Cells(np.asarray(kmeans.centroids, dtype=np.float32), np.arange(cells, dtype=np.int32))
-    weights = np.bincount(trained.home(sample), minlength=cells).astype(np.float64)
+    weights = np.bincount(trained.probes(sample, None)[1], minlength=cells).astype(np.float64)
     return Cells(trained.centroids, group_cells(trained.centroids, weights, min(shards, cells)))
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,33 +12,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
+from spark_dedup.asking import ASKING, FOUND, Texts, asked_rows, distinct_pairs, set_threads, slices, with_copies
 from spark_dedup.config import SearchConfig
-from spark_dedup.errors import StoreError
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.expand import Batch, ask
-from spark_dedup.kernels.features import NUMBERS, FeatureBlock, decode
-from spark_dedup.kernels.hnsw import FILES, MANIFEST, Shard
+from spark_dedup.kernels.expand import ask
+from spark_dedup.kernels.hnsw import FILES, Shard
 from spark_dedup.kernels.vectors import from_binary
-from spark_dedup.schema import INDEX, LEFT_ID, REP_ID, RIGHT_ID, SCORED_PAIRS, VECTORS, pa_schema
+from spark_dedup.schema import INDEX, REP_ID, pa_schema
+from spark_dedup.shards import local_folder, receive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 METHOD = "hnsw"
 
-SLICE_ROWS = 4096
-"""Texts that a worker asks for at once, whatever the size of Arrow batches."""
-
-SCORES = ("cosine", "jaccard", "containment", "substitution")
-EVENTS = ("copies_not_paired", "asked_again", "saturated")
-FOUND = ", ".join(
-    [f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{s}` double" for s in SCORES), "`numbers` int", *(f"`{e}` bigint" for e in EVENTS)]
-)
-"""Pairs as workers give them, perhaps twice; rows without ids carry `asked_again` and `saturated`."""
-
-ASKING = f"{VECTORS.ddl()}, `copies` bigint"
 ROUTED = f"`shard` int, `kind` int, `file` string, `part` int, `bytes` binary, {ASKING}"
 FILE_PART, QUERY = 0, 1
 
@@ -74,15 +59,12 @@ def hnsw_candidates(
     Returns:
         SCORED_PAIRS.
     """
-    # Sizes above the cap only: at most one row for every `max_copies` texts.
-    sizes = VECTORS.conform(base).groupBy("head_id").agg(F.count("*").alias("copies")).where(F.col("copies") > config.max_copies)
-    joined = VECTORS.conform(queries).join(F.broadcast(sizes), ["head_id"], how="left")
-    asking = joined.select(*VECTORS.names, F.coalesce("copies", F.lit(1).cast("bigint")).alias("copies"))
+    asking = with_copies(queries, base, config)
     if isinstance(index, ShardFiles):
         found = ask_files(asking.repartition(partitions, REP_ID), index, cells, config)
     else:
         found = ask_shards(asking, INDEX.conform(index), cells, config)
-    return distinct_pairs(found, noted)
+    return distinct_pairs(found, METHOD, noted)
 
 
 def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: SearchConfig) -> DataFrame:
@@ -94,9 +76,9 @@ def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: Search
             for texts in slices(batch, config):
                 visits = cells.visits(texts.vectors, config.margin)
                 for shard in np.flatnonzero(visits.any(axis=0)):
-                    opened = files.open(int(shard))
+                    opened = files.open(int(shard), FILES, Shard.open)
                     if opened is not None:
-                        yield from texts.ask(opened, visits[:, shard], config)
+                        yield from ask_shard(opened, texts, visits[:, shard], config)
 
     return asking.mapInArrow(ask, FOUND)
 
@@ -122,11 +104,11 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
                 shard = None
                 for kind, rows in group_runs(run, "kind"):
                     if kind == FILE_PART:
-                        shard = receive(rows, Path(folder))
+                        shard = receive(rows, Path(folder), FILES, Shard.open)
                     elif shard is not None:
                         for batch in rows:
                             for texts in slices(batch, config):
-                                yield from texts.ask(shard, np.ones(len(texts.vectors), dtype=np.bool_), config)
+                                yield from ask_shard(shard, texts, np.ones(len(texts.vectors), dtype=np.bool_), config)
 
     queries = asking.mapInArrow(route, ROUTED)
     parts = index.select("shard", F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")
@@ -135,94 +117,6 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
     return together.sortWithinPartitions("shard", "kind", "file", "part", REP_ID).mapInArrow(serve, FOUND)
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Texts that ask: the batch, its distinct vectors, and the features of every text."""
-
-    batch: Batch
-    vectors: NDArray[np.float32]
-    features: FeatureBlock
-
-    def ask(self, shard: Shard, visiting: NDArray[np.bool_], config: SearchConfig) -> Iterator[pa.RecordBatch]:
-        """FOUND rows of one shard: the pairs, then the events where there were any."""
-        schema = pa_schema(FOUND)
-        asked = ask(shard, self.batch, self.vectors, self.features, visiting, config)
-        for found in asked.pairs:
-            s = found.scores
-            columns = [found.left, found.right, found.cosine, s.jaccard, s.containment, s.substitution, s.numbers.astype(np.int32)]
-            none = pa.nulls(len(found.left), pa.int64())
-            yield pa.RecordBatch.from_arrays([*map(pa.array, columns), pa.array(found.left_out), none, none], schema=schema)
-        if asked.asked_again:
-            yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=schema)
-
-
-def slices(batch: pa.RecordBatch, config: SearchConfig) -> Iterator[Texts]:
-    """Cut an ASKING batch into slices of bounded size."""
-    for start in range(0, batch.num_rows, SLICE_ROWS):
-        part = batch.slice(start, SLICE_ROWS)
-        rep, head, copies = (part.column(name).to_numpy() for name in (REP_ID, "head_id", "copies"))
-        texts, first = Batch.of(rep, head, copies, config.max_copies)
-        yield Texts(texts, from_binary(part.column("vector").take(pa.array(first))), decode(part.column("features")))
-
-
-def distinct_pairs(found: DataFrame, noted: Observation | None) -> DataFrame:
-    """Each unordered pair once, with the higher scores should two findings differ; events go to `noted`.
-
-    Args:
-        found: FOUND rows.
-        noted: Receives the sums of the events and the number of pairs.
-
-    Returns:
-        SCORED_PAIRS.
-    """
-    # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
-    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
-    pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
-    if noted is not None:
-        sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in EVENTS]
-        pairs = pairs.observe(noted, F.count(LEFT_ID).alias("pairs"), *sums)
-    words = F.array(*[F.lit(name) for name in NUMBERS])
-    named = pairs.where(F.col(LEFT_ID).isNotNull()).withColumns({"method": F.lit(METHOD), "numbers": F.get(words, F.col("numbers"))})
-    return SCORED_PAIRS.conform(named)
-
-
-def receive(batches: Iterator[pa.RecordBatch], folder: Path) -> Shard:
-    """Write a shard's parts, which come in order, to local disk and open it.
-
-    Raises:
-        StoreError: If a file is not what the shard's manifest says.
-    """
-    manifest: list[dict[str, str | int]] = []
-    found = {name: (0, hashlib.sha256()) for name in FILES}
-    for batch in batches:
-        for name, data in zip(batch.column("file").to_pylist(), batch.column("bytes"), strict=True):
-            if name == MANIFEST:
-                manifest = json.loads(data.as_py())
-                continue
-            view = memoryview(data.as_buffer())
-            with (folder / name).open("ab") as file:
-                file.write(view)
-            found[name][1].update(view)
-            found[name] = (found[name][0] + len(view), found[name][1])
-    want = {str(entry["file"]): (entry["bytes"], entry["sha256"]) for entry in manifest}
-    have = {name: (size, checksum.hexdigest()) for name, (size, checksum) in found.items()}
-    if want != have:
-        raise StoreError(
-            f"the stored index is damaged: files (bytes, sha256) are {have}, want {want}",
-            hint="build the index anew: spark-dedup run --rebuild",
-        )
-    return Shard.open(*(folder / name for name in FILES))
-
-
-def local_folder() -> str | None:
-    """Disk of the executor: what Spark uses for shuffles, else the system's temporary folder."""
-    folders = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("LOCAL_DIRS") or ""
-    first = folders.split(",")[0]
-    return first if first and os.access(first, os.W_OK) else None
-
-
-def set_threads() -> None:
-    """Use the threads that Spark gives a worker: as many as a task has cores."""
-    import faiss
-
-    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+def ask_shard(shard: Shard, texts: Texts, visiting: NDArray[np.bool_], config: SearchConfig) -> Iterator[pa.RecordBatch]:
+    """FOUND rows of one shard."""
+    return asked_rows(ask(shard, texts.batch, texts.vectors, texts.features, visiting, config))

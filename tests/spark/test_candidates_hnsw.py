@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_dedup.asking import FOUND, distinct_pairs
 from spark_dedup.config import SearchConfig
 from spark_dedup.errors import EnvironmentProblem, StoreError
 from spark_dedup.index_files import choose_placement, index_files
@@ -17,8 +18,9 @@ from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.vectors import to_binary
 from spark_dedup.schema import INDEX, INDEX_SHARDS, SCORED_PAIRS, VECTORS
-from spark_dedup.stages.candidates_hnsw import FOUND, distinct_pairs, hnsw_candidates
-from spark_dedup.stages.index_hnsw import build_index, coarse_cells, index_manifest
+from spark_dedup.shards import index_manifest
+from spark_dedup.stages.candidates_hnsw import hnsw_candidates
+from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
@@ -176,7 +178,7 @@ def test_no_vector_and_one_vector_give_no_pair(spark, place, rows):
 def test_a_pair_found_twice_with_different_last_bits_keeps_the_higher_score(spark):
     twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 0, None, None) for cosine in (0.96, 0.96000004)]
     found = [*twice, (*[None] * 8, 4, 1)]  # the last row carries counts only
-    pairs = distinct_pairs(spark.createDataFrame(found, FOUND), None)
+    pairs = distinct_pairs(spark.createDataFrame(found, FOUND), "hnsw", None)
     assert pairs.schema.simpleString() == spark.createDataFrame([], SCORED_PAIRS.ddl()).schema.simpleString()
     assert list(map(tuple, pairs.collect())) == [(10, 729, "hnsw", 0.96000004, 0.5, 0.5, 0.25, "contained")]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_dedup.kernels.cells import Cells, cell_count, group_cells, sample_size, shard_count, train_cells
+from spark_dedup.kernels.cells import Cells, cell_count, fine_cell_count, group_cells, sample_size, shard_count, train_cells
+from spark_dedup.kernels.vectors import cosines
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -72,6 +73,66 @@ def test_a_vector_visits_the_shards_within_the_margin_of_its_best_cell() -> None
     assert cells.visits(x, 0.073).tolist() == [[True, False, False]]
     assert cells.visits(x, 0.075).tolist() == [[True, True, False]]
     assert cells.visits(x, 2.0).tolist() == [[True, True, True]]
+
+
+@pytest.mark.parametrize(
+    ("heads", "cells"), [(0, 1), (8192, 1), (8193, 128), (50_000, 256), (200_000, 512), (800_000, 1024), (10_000_000, 4096)]
+)
+def test_fine_cells_are_a_power_of_two_near_the_root(heads: int, cells: int) -> None:
+    assert fine_cell_count(heads) == cells
+    assert fine_cell_count(heads, 33) == 33
+
+
+def test_probes_are_the_home_and_the_cells_within_the_margin_in_order() -> None:
+    cells = Cells(np.eye(4, dtype=np.float32), np.zeros(4, dtype=np.int32))
+    x = unit(np.array([[0.9, 0.0, 1.0, 0.85], [0, 1, 0, 0]]))  # similarities 0.566, 0, 0.628, 0.534: behind by 0.063, 0.628, 0, 0.094
+
+    def probed(margin: float | None) -> list[list[int]]:
+        bounds, found = cells.probes(x, margin)
+        return [found[a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)]
+
+    assert probed(None) == probed(0.0) == [[2], [1]]
+    assert probed(0.07) == [[2, 0], [1]]
+    assert probed(0.1) == [[2, 0, 3], [1]]
+    assert probed(2.0) == [[2, 0, 1, 3], [1, 0, 2, 3]]
+
+
+def test_equal_centroids_share_a_home_and_none_is_lost() -> None:
+    cells = Cells(np.eye(3, dtype=np.float32)[[2, 1, 1]], np.zeros(3, dtype=np.int32))
+    bounds, found = cells.probes(np.eye(3, dtype=np.float32)[[1]], 0.0)
+    assert (bounds.tolist(), found.tolist()) == ([0, 2], [1, 2])
+    assert cells.probes(np.eye(3, dtype=np.float32)[[1]], None)[1].tolist() == [1]
+
+
+@pytest.mark.parametrize("margin", [None, 0.0, 0.1])
+def test_probes_do_not_depend_on_the_vectors_beside_them(margin: float | None) -> None:
+    x = blobs(8, 5000)
+    cells = train_cells(x[:2000], 1, cells=100)
+    bounds, found = cells.probes(x, margin)
+    parts = [cells.probes(part, margin) for part in np.array_split(x, 61)]
+    assert found.tolist() == np.concatenate([p[1] for p in parts]).tolist()
+    assert np.diff(bounds).tolist() == np.concatenate([np.diff(p[0]) for p in parts]).tolist()
+    exact = x.astype(np.float64) @ cells.centroids.astype(np.float64).T
+    assert found[bounds[:-1]].tolist() == exact.argmax(axis=1).tolist()
+    if margin is not None:
+        assert np.diff(bounds).tolist() == (exact >= exact.max(axis=1, keepdims=True) - margin).sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize("margin", [None, 0.0, 4e-9, 0.1])
+def test_what_float32_can_not_tell_apart_is_decided_in_float64(margin: float | None) -> None:
+    rng = np.random.default_rng(9)
+    centre = rng.normal(size=64)
+    centroids = unit(centre + 1e-7 * rng.normal(size=(20, 64)))  # a last bit of float32 or two apart
+    x = unit(centre + 0.3 * rng.normal(size=(300, 64)))
+    similar = cosines(np.repeat(x, 20, axis=0), np.tile(centroids, (300, 1))).reshape(300, 20)
+    behind = similar.max(axis=1, keepdims=True) - similar
+    bounds, found = Cells(centroids, np.zeros(20, dtype=np.int32)).probes(x, margin)
+    assert found[bounds[:-1]].tolist() == similar.argmax(axis=1).tolist()
+    assert (similar.argmax(axis=1) != (x @ centroids.T).argmax(axis=1)).mean() > 0.1
+    got = [set(found[a:b].tolist()) for a, b in zip(bounds, bounds[1:], strict=False)]
+    near = behind <= (margin or 0.0)
+    assert got == [set(np.flatnonzero(row)[: 1 if margin is None else None].tolist()) for row in near]
+    assert margin != 4e-9 or 0.1 < near.mean() < 0.9
 
 
 def test_every_vector_visits_its_home() -> None:

@@ -1,0 +1,127 @@
+"""Texts that ask and pairs that are found, as rows between Spark and the kernels of every search engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import functions as F
+
+from spark_dedup.config import SearchConfig
+from spark_dedup.kernels.expand import Asked, Batch, Found
+from spark_dedup.kernels.features import NUMBERS, FeatureBlock, decode
+from spark_dedup.kernels.vectors import from_binary
+from spark_dedup.schema import LEFT_ID, REP_ID, RIGHT_ID, SCORED_PAIRS, VECTORS, pa_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+SCORES = ("cosine", "jaccard", "containment", "substitution")
+EVENTS = ("copies_not_paired", "asked_again", "saturated")
+FOUND = ", ".join(
+    [f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{s}` double" for s in SCORES), "`numbers` int", *(f"`{e}` bigint" for e in EVENTS)]
+)
+"""Pairs as workers give them; rows without ids carry the events that belong to no pair."""
+
+
+ASKING = f"{VECTORS.ddl()}, `copies` bigint"
+"""Texts that ask. Copies: the texts that have the same vector where they are more than `max_copies`, else 1."""
+
+SLICE_ROWS = 4096
+"""Texts that a worker asks for at once, whatever the size of Arrow batches."""
+
+
+def with_copies(queries: DataFrame, base: DataFrame, config: SearchConfig) -> DataFrame:
+    """ASKING rows of the texts that ask.
+
+    Args:
+        queries: VECTORS rows that ask.
+        base: VECTORS, everything that was indexed.
+        config: Uses `max_copies`.
+    """
+    # Sizes above the cap only: at most one row for every `max_copies` texts.
+    sizes = VECTORS.conform(base).groupBy("head_id").agg(F.count("*").alias("copies")).where(F.col("copies") > config.max_copies)
+    joined = VECTORS.conform(queries).join(F.broadcast(sizes), ["head_id"], how="left")
+    return joined.select(*VECTORS.names, F.coalesce("copies", F.lit(1).cast("bigint")).alias("copies"))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that ask: the batch, its distinct vectors, and the features of every text."""
+
+    batch: Batch
+    vectors: NDArray[np.float32]
+    features: FeatureBlock
+
+
+def slices(batch: pa.RecordBatch, config: SearchConfig) -> Iterator[Texts]:
+    """Cut an ASKING batch into slices of bounded size."""
+    for start in range(0, batch.num_rows, SLICE_ROWS):
+        part = batch.slice(start, SLICE_ROWS)
+        rep, head, copies = (part.column(name).to_numpy() for name in (REP_ID, "head_id", "copies"))
+        texts, first = Batch.of(rep, head, copies, config.max_copies)
+        yield Texts(texts, from_binary(part.column("vector").take(pa.array(first))), decode(part.column("features")))
+
+
+def found_rows(found: Found) -> pa.RecordBatch:
+    """FOUND rows of scored pairs."""
+    s = found.scores
+    columns = [found.left, found.right, found.cosine, s.jaccard, s.containment, s.substitution, s.numbers.astype(np.int32)]
+    none = pa.nulls(len(found.left), pa.int64())
+    return pa.RecordBatch.from_arrays([*map(pa.array, columns), pa.array(found.left_out), none, none], schema=pa_schema(FOUND))
+
+
+def asked_rows(asked: Asked) -> Iterator[pa.RecordBatch]:
+    """FOUND rows of what a batch found in a shard: the pairs, then the events where there were any."""
+    yield from map(found_rows, asked.pairs)
+    if asked.asked_again:
+        yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=pa_schema(FOUND))
+
+
+def named_pairs(found: DataFrame, method: str, noted: Observation | None, events: tuple[str, ...] = EVENTS) -> DataFrame:
+    """Pairs that came once, as a table; events go to `noted`.
+
+    Args:
+        found: FOUND rows, perhaps with further events; each unordered pair once.
+        method: Engine that found them.
+        noted: Receives the sums of the events and the number of pairs.
+        events: Columns that are summed.
+
+    Returns:
+        SCORED_PAIRS.
+    """
+    if noted is not None:
+        sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in events]
+        found = found.observe(noted, F.count(LEFT_ID).alias("pairs"), *sums)
+    words = F.array(*[F.lit(name) for name in NUMBERS])
+    named = found.where(F.col(LEFT_ID).isNotNull()).withColumns({"method": F.lit(method), "numbers": F.get(words, F.col("numbers"))})
+    return SCORED_PAIRS.conform(named)
+
+
+def distinct_pairs(found: DataFrame, method: str, noted: Observation | None) -> DataFrame:
+    """Each unordered pair once, with the higher scores should two findings differ; events go to `noted`.
+
+    Args:
+        found: FOUND rows; a pair may come more than once.
+        method: Engine that found them.
+        noted: Receives the sums of the events and the number of pairs.
+
+    Returns:
+        SCORED_PAIRS.
+    """
+    # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
+    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
+    pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
+    return named_pairs(pairs, method, noted)
+
+
+def set_threads() -> None:
+    """Use the threads that Spark gives a worker: as many as a task has cores."""
+    import faiss
+
+    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

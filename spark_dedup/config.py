@@ -122,10 +122,11 @@ class SearchConfig(Section):
     """The self-join by nearest neighbours."""
 
     engine: str = setting(
-        "hnsw",
+        "auto",
         "`hnsw`: FAISS HNSW shards, at most `max_neighbours` for each vector; `cells`: exact products inside k-means cells; `semdedup`: "
-        "the same where every vector visits its own cell only; `exact`: products of all pairs.",
-        choices=("hnsw", "cells", "semdedup", "exact"),
+        "the same where every vector visits its own cell only; `exact`: products of all pairs; "
+        "`auto`: `exact` or `cells`, by the number of vectors alone.",
+        choices=("auto", "hnsw", "cells", "semdedup", "exact"),
     )
     neighbours: int = setting(50, "Neighbours that every vector asks for, itself excluded (m).", low=1, high=10_000)
     floor: float = setting(0.85, "Loose cosine floor; pairs below it are not stored. In (0, 1].", above=0.0, high=1.0)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from spark_dedup import schema
-from spark_dedup.config import DedupConfig
+from spark_dedup.config import DedupConfig, SearchConfig
+from spark_dedup.engines import ENGINES, choose_engine, chosen
 from spark_dedup.errors import StoreError
-from spark_dedup.evaluation.recall import Limits, quote, recall_rows, shard_reach
+from spark_dedup.evaluation.recall import quote, recall_rows
 from spark_dedup.evaluation.truth import budgeted_sample, product_rate, sample_rows, true_pairs, truth_fingerprint
-from spark_dedup.index_files import choose_placement, index_files
+from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.models import pinned
@@ -23,12 +25,11 @@ from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
+from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids, split_order
-from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
-from spark_dedup.stages.index_hnsw import build_index, coarse_cells, index_manifest
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 from spark_dedup.stages.score import accepted_edges, judge_pairs
@@ -189,22 +190,30 @@ def make_vectors(job: Job) -> Outcome:
     """REPRESENTATIVES + EMBEDDINGS -> VECTORS."""
     vectors = search_vectors(job.store.read(schema.REPRESENTATIVES), model_rows(job.store, job.model), job.config.exact)
     noted = Observation("vectors")
-    heads = F.count(F.when(F.col("head_id") == F.col(REP_ID), 1)).alias("heads")
+    heads = F.count(F.when(F.col("head_id") == F.col(REP_ID), 1)).alias("distinct_vectors")
     written, size = job.write(schema.VECTORS, vectors.observe(noted, heads), "vectors")
-    return Outcome(None, written, size, {"vectors": written, "distinct_vectors": observed(noted, "heads")["heads"]}, {}, {})
+    return Outcome(None, written, size, {"vectors": written, **observed(noted, "distinct_vectors")}, {}, {})
 
 
 def make_index(job: Job) -> Outcome:
-    """VECTORS -> INDEX_CELLS, INDEX, INDEX_SHARDS."""
-    store, config = job.store, job.config.search
-    vectors = store.read(schema.VECTORS)
-    heads = job.finished["vectors"].counts["distinct_vectors"]
-    job.write(schema.INDEX_CELLS, coarse_cells(vectors, heads, config), "index")
-    _, size = job.write(schema.INDEX, build_index(vectors, read_cells(store), config), "index")
+    """VECTORS -> INDEX_CELLS, INDEX, INDEX_SHARDS; all empty for an engine that needs no index."""
+    store, heads = job.store, distinct_vectors(job)
+    search = chosen(job.config.search, heads)
+    indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
+    nothing = job.spark.createDataFrame([], schema.INDEX_CELLS.ddl())
+    job.write(schema.INDEX_CELLS, indexed[0](vectors, heads, search) if indexed else nothing, "index")
+    nothing = job.spark.createDataFrame([], schema.INDEX.ddl())
+    _, size = job.write(schema.INDEX, indexed[1](vectors, read_cells(store), search) if indexed else nothing, "index")
     job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
     shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
     counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}
-    return Outcome(heads, sum(shards.values()), size, counts, {}, {})
+    engine, reason = choose_engine(job.config.search.engine, heads)
+    return Outcome(heads, sum(shards.values()), size, counts, {}, {"engine": engine, "engine_reason": reason})
+
+
+def distinct_vectors(job: Job) -> int:
+    """Vectors that differ from each other."""
+    return job.finished["vectors"].counts["distinct_vectors"]
 
 
 def read_cells(store: TableStore) -> Cells:
@@ -214,24 +223,44 @@ def read_cells(store: TableStore) -> Cells:
 
 def make_candidates(job: Job) -> Outcome:
     """VECTORS x INDEX -> SCORED_PAIRS -> CANDIDATE_PAIRS."""
-    store, search = job.store, job.config.search
-    vectors, index = store.read(schema.VECTORS), store.read(schema.INDEX)
-    manifest = store.read(schema.INDEX_SHARDS).collect()
-    placement, reason = choose_placement(
-        search.placement, sum(row["bytes"] for row in manifest), connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes
-    )
+    representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
-    partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
-    representatives = store.read(schema.REPRESENTATIVES)
-    with index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index) as reachable:
-        pairs = hnsw_candidates(vectors, vectors, reachable, read_cells(store), search, partitions=partitions, noted=found)
+    with self_join(job, job.config.search, found) as (pairs, notes):
         candidates = judge_pairs(pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
     accepted = observed(judged, "edges")["edges"]
     counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again")}
-    caps_hit = observed(found, "saturated", "copies_not_paired")
-    return Outcome(None, written, size, counts, caps_hit, {"engine": search.engine, "placement": placement, "placement_reason": reason})
+    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events), notes)
+
+
+@contextmanager
+def self_join(job: Job, config: SearchConfig, noted: Observation | None = None) -> Iterator[tuple[DataFrame, dict[str, str]]]:
+    """The pairs of the stored vectors with each other, by way of the stored index.
+
+    Args:
+        job: With finished stages up to `index`.
+        config: The settings of the search; those that the index was built with must be the job's own.
+        noted: Receives the events of the engine.
+
+    Yields:
+        SCORED_PAIRS, to be read inside the block, and what was decided.
+    """
+    store, heads = job.store, distinct_vectors(job)
+    engine, reason = choose_engine(config.engine, heads)
+    config, partitions = chosen(config, heads), worker_partitions(job, job.finished["vectors"].rows_out or 0)
+    vectors, index, notes = store.read(schema.VECTORS), store.read(schema.INDEX), {"engine": engine, "engine_reason": reason}
+    bringing: AbstractContextManager[DataFrame | ShardFiles] = nullcontext(index)
+    if ENGINES[engine].indexed:
+        manifest = store.read(schema.INDEX_SHARDS).collect()
+        size = sum(row["bytes"] for row in manifest)
+        placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
+        notes |= {"placement": placement, "placement_reason": why}
+        if placement == "broadcast":
+            bringing = index_files(index, manifest, local=job.caps.local)
+    with bringing as reachable:
+        join = ENGINES[engine].join
+        yield join(vectors, reachable, read_cells(store), config, heads=heads, partitions=partitions, noted=noted), notes
 
 
 def make_components(job: Job) -> Outcome:
@@ -285,6 +314,7 @@ def make_recall(job: Job) -> Outcome:
     """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
     store, config = job.store, job.config
     wanted, vectors = config.recall.sample, store.read(schema.VECTORS)
+    search = chosen(config.search, distinct_vectors(job))
     texts = job.finished["vectors"].rows_out or 0
     rows = sample_size(job, vectors, texts, wanted) if wanted else 0
     if not rows:
@@ -298,7 +328,7 @@ def make_recall(job: Job) -> Outcome:
         store.read(schema.CANDIDATE_PAIRS),
         store.read(schema.COMPONENTS),
         vectors,
-        engine_limits(job),
+        ENGINES[search.engine].limits(search, read_cells(store)),
         rule=config.merge.rule,
         floor=config.search.floor,
         texts=texts,
@@ -329,12 +359,6 @@ def sample_size(job: Job, vectors: DataFrame, texts: int, wanted: int) -> int:
         tasks=job.caps.parallelism,
         connect=job.caps.connect,
     )
-
-
-def engine_limits(job: Job) -> Limits:
-    """Where the engine of this run may have lost pairs."""
-    search = job.config.search
-    return Limits(search.max_neighbours, search.max_copies, shard_reach(read_cells(job.store), search.margin))
 
 
 EXAMPLES = 10

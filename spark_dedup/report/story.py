@@ -218,7 +218,14 @@ def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     shards = s.counts.get("shards")
     of = f" of {quantity(s.rows_out, 'vector')}" if s.rows_out is not None else ""
     size = f", {s.bytes / 1e6:,.1f} MB" if s.bytes else ""
-    return [f"HNSW graph in {quantity(shards, 'shard')}{of}{size}" if shards is not None else ""]
+    kind = _INDEXES.get(s.notes.get("engine", "hnsw"))
+    return [
+        f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed",
+        _decision(s, "engine", "search engine"),
+    ]
+
+
+_INDEXES = {"hnsw": "HNSW graph", "cells": "k-means cells", "semdedup": "k-means cells"}
 
 
 def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:

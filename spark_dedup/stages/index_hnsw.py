@@ -13,7 +13,6 @@ from spark_dedup.grouped import group_runs, spread
 from spark_dedup.kernels.cells import Cells, cell_count, shard_count
 from spark_dedup.kernels.hnsw import FILES, ShardBuilder
 from spark_dedup.schema import INDEX, REP_ID, VECTORS, pa_schema
-from spark_dedup.shards import index_manifest as index_manifest
 from spark_dedup.shards import sampled_cells, shard_rows
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 
 
-def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null"):
+def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null", engine="hnsw"):
     """Settings of one run; GraphFrames and recall, which cost seconds, are for the runs whose subject they are."""
     base = [
         f"source.table={source}",
@@ -29,6 +29,7 @@ def config_of(source, store, *overrides, text="text", record_id="id", form="delt
         f"store={store}",
         f"components.engine={components}",
         f"recall.sample={sample}",
+        f"search.engine={engine}",
     ]
     return load_config(None, [*base, *([] if any(o.startswith("embed.encoder") for o in overrides) else [ENCODER]), *overrides])
 
@@ -138,6 +139,18 @@ def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
     refilled = [r for r in pairs if {r["left_record"][0], r["right_record"][0]} & {"r"}]
     assert refilled, "the refilled forms must be candidates, so that the rule has something to refuse"
     assert not any(r["is_edge"] for r in refilled)
+
+
+@pytest.mark.parametrize(("engine", "method"), [("auto", "exact"), ("cells", "cells")])
+def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_path, engine, method):
+    manifest = run(config_of(planted["source"], tmp_path / "store", engine=engine), spark)
+    assert manifest.stage("candidates").notes["engine"] == method
+    assert manifest.recall == "recall not measured"
+    want = [
+        r.asDict() | {"method": method, "run_id": manifest.run_id} for r in table(spark, planted["store"], schema.CANDIDATE_PAIRS).collect()
+    ]
+    found = [r.asDict() for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()]
+    assert sorted(map(str, found)) == sorted(map(str, want))
 
 
 def test_original_texts_and_members_are_stored(spark, planted):

@@ -1,0 +1,155 @@
+"""The search engines: which stages each is made of, and where it may lose pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_dedup.config import SearchConfig
+from spark_dedup.evaluation.recall import Limits, shard_reach
+from spark_dedup.index_files import ShardFiles
+from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells
+from spark_dedup.shards import reach
+from spark_dedup.stages.candidates_cells import cells_self_join
+from spark_dedup.stages.candidates_exact import exact_candidates
+from spark_dedup.stages.candidates_hnsw import hnsw_candidates
+from spark_dedup.stages.index_cells import build_cell_index, fine_cells
+from spark_dedup.stages.index_hnsw import build_index, coarse_cells
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+
+class SelfJoin(Protocol):
+    """Finds the pairs of a batch with itself."""
+
+    def __call__(
+        self,
+        vectors: DataFrame,
+        index: DataFrame | ShardFiles,
+        cells: Cells,
+        config: SearchConfig,
+        *,
+        heads: int,
+        partitions: int,
+        noted: Observation | None = None,
+    ) -> DataFrame:
+        """SCORED_PAIRS of VECTORS rows with each other, each unordered pair once.
+
+        Args:
+            vectors: VECTORS, everything that was indexed.
+            index: The files brought to the executors, or INDEX itself.
+            cells: The rows of INDEX_CELLS.
+            config: The engine's settings.
+            heads: Distinct vectors.
+            partitions: Tasks wanted, at least 1.
+            noted: Receives `pairs` and the engine's events.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to find candidate pairs.
+
+    Attributes:
+        indexed: How its index is made: the cells, and the shards made of them; None for an engine without index.
+        join: Finds the pairs.
+        limits: Where it may lose pairs.
+        events: Limits that it counts while it searches.
+    """
+
+    indexed: tuple[Callable[[DataFrame, int, SearchConfig], DataFrame], Callable[[DataFrame, Cells, SearchConfig], DataFrame]] | None
+    join: SelfJoin
+    limits: Callable[[SearchConfig, Cells], Limits]
+    events: tuple[str, ...]
+
+
+def choose_engine(wanted: str, heads: int) -> tuple[str, str]:
+    """Decide which engine searches; by the number of vectors alone, so that a table is the same on every cluster.
+
+    Args:
+        wanted: `search.engine`.
+        heads: Distinct vectors.
+
+    Returns:
+        A name in `ENGINES`, and the reason in one line.
+    """
+    if wanted != "auto":
+        return wanted, "set by search.engine"
+    if heads <= ONE_CELL_ROWS:
+        return "exact", f"{heads:,} distinct vectors: the products of all pairs take about a second"
+    return "cells", f"{heads:,} distinct vectors: products inside cells miss next to nothing and need no graph"
+
+
+def chosen(config: SearchConfig, heads: int) -> SearchConfig:
+    """The settings with `auto` replaced by the engine that it stands for."""
+    return replace(config, engine=choose_engine(config.engine, heads)[0])
+
+
+def _join_hnsw(
+    vectors: DataFrame,
+    index: DataFrame | ShardFiles,
+    cells: Cells,
+    config: SearchConfig,
+    *,
+    heads: int,
+    partitions: int,
+    noted: Observation | None = None,
+) -> DataFrame:
+    return hnsw_candidates(vectors, vectors, index, cells, config, partitions=partitions, noted=noted)
+
+
+def _join_cells(
+    vectors: DataFrame,
+    index: DataFrame | ShardFiles,
+    cells: Cells,
+    config: SearchConfig,
+    *,
+    heads: int,
+    partitions: int,
+    noted: Observation | None = None,
+) -> DataFrame:
+    return cells_self_join(vectors, index, cells, config, partitions=partitions, noted=noted)
+
+
+def _join_exact(
+    vectors: DataFrame,
+    index: DataFrame | ShardFiles,
+    cells: Cells,
+    config: SearchConfig,
+    *,
+    heads: int,
+    partitions: int,
+    noted: Observation | None = None,
+) -> DataFrame:
+    return exact_candidates(vectors, heads, config, partitions=partitions, noted=noted)
+
+
+def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
+    def placed(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        bounds, visits = cells.probes(vectors, reach(config))
+        visited = np.zeros((len(vectors), len(cells.centroids)), dtype=np.bool_)
+        visited[np.repeat(np.arange(len(vectors)), np.diff(bounds)), visits] = True
+        return visits[bounds[:-1]].astype(np.int32), visited
+
+    return Limits(None, config.max_copies, placed)
+
+
+_CELLS = Engine((fine_cells, build_cell_index), _join_cells, _cell_limits, ("copies_not_paired",))
+
+ENGINES = {
+    "hnsw": Engine(
+        (coarse_cells, build_index),
+        _join_hnsw,
+        lambda config, cells: Limits(config.max_neighbours, config.max_copies, shard_reach(cells, config.margin)),
+        ("saturated", "copies_not_paired"),
+    ),
+    "cells": _CELLS,
+    "semdedup": _CELLS,
+    "exact": Engine(None, _join_exact, lambda config, cells: Limits(None, config.max_copies, None), ("copies_not_paired",)),
+}

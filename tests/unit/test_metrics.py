@@ -96,6 +96,16 @@ def test_losses_that_come_together_count_as_few_rows():
     # Kish: (sum t)^2 / sum t^2. One row of 100 pairs beside 100 rows of one pair counts as 200^2 / (100^2 + 100) = 3.96 rows.
     uneven = np.array([100.0] + [1.0] * 100)
     assert effective_rows(uneven, uneven, 101, 10**9) == pytest.approx(200**2 / 10_100, rel=1e-6)
+    # A single pair lost among many is no reason to trust the variance: still 3.96 rows.
+    assert effective_rows(uneven - (np.arange(101) == 5), uneven, 101, 10**9) == pytest.approx(200**2 / 10_100, rel=1e-6)
+
+
+def test_effective_rows_by_hand():
+    # Half of six pairs lost, all of one row. Residuals found - true / 2 are -1.5, 0.5, 0.5, 0.5, their squares 3. A quarter of the
+    # table: variance (1 - 1/4) * 4/3 * 3 / 6^2 = 1/12; 1/2 * 1/2 / (1/12) = 3. Kish: 36 / 12 * -log(3/4) * 4 = 3.45.
+    found, true = np.array([0.0, 1, 1, 1]), np.array([3.0, 1, 1, 1])
+    assert effective_rows(found, true, 4, 16) == pytest.approx(3)
+    assert effective_rows(true, true, 4, 16) == pytest.approx(12 * np.log(4 / 3))
 
 
 def test_a_larger_part_of_the_table_tells_more():

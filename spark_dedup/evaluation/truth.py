@@ -34,13 +34,14 @@ READ_BYTES_PER_SECOND = 60e6
 """What one core reads and hands to Python: 410 MB of vectors in 3.3 s on two cores."""
 
 TILE_ROWS, TILE_COLUMNS = 1024, 4096
-SLICE_PAIRS = 1 << 16
+SLICE_PAIRS = 1 << 14
 """Pairs whose vectors are gathered and widened to float64 at once."""
 
 ENTRY_SECONDS = 3e-5
 """Time of one task for an entry of a true list: to recompute its cosine, score and store it, and to look it up when recall is measured."""
 
 MEASURE_SECONDS = 0.15
+MEASURE_VALUES = 1 << 20
 
 FOUND = ", ".join(f"`{c.name}` {c.type}" for c in TRUTH.columns if c.name != "fingerprint")
 
@@ -232,15 +233,16 @@ def product_rate(spark: SparkSession, dimension: int, tasks: int) -> float:
 
 def tile_rate(dimension: int) -> float:
     """FLOP/s of this process in products with a threshold that nothing reaches, after one product to warm up."""
-    x = np.full((TILE_COLUMNS, dimension), 0.5 / dimension**0.5, dtype=np.float32)
+    columns = max(256, min(TILE_COLUMNS, MEASURE_VALUES // dimension))
+    x = np.full((max(columns, TILE_ROWS), dimension), 0.5 / dimension**0.5, dtype=np.float32)
     nothing = FeatureBlock(np.zeros(0, dtype=np.uint64), np.zeros(3 * TILE_ROWS + 1, dtype=np.int64))
     block = Block(np.zeros(TILE_ROWS, dtype=np.int64), x[:TILE_ROWS], nothing)
-    list(block.above(x, 2.0))
+    list(block.above(x[:columns], 2.0))
     begun, done = time.perf_counter(), 0
     while (passed := time.perf_counter() - begun) < MEASURE_SECONDS or not done:
-        list(block.above(x, 2.0))
+        list(block.above(x[:columns], 2.0))
         done += 1
-    return done * 2.0 * TILE_ROWS * TILE_COLUMNS * dimension / passed
+    return done * 2.0 * TILE_ROWS * columns * dimension / passed
 
 
 def budgeted_sample(

@@ -97,6 +97,25 @@ def test_losses_that_come_together_count_as_few_rows():
     # Kish: (sum t)^2 / sum t^2. One row of 100 pairs beside 100 rows of one pair counts as 200^2 / (100^2 + 100) = 3.96 rows.
     uneven = np.array([100.0] + [1.0] * 100)
     assert effective_rows(uneven, uneven, 101, 10**9) == pytest.approx(200**2 / 10_100, rel=1e-6)
+    # A single pair lost among many is no reason to trust the variance: still 3.96 rows.
+    assert effective_rows(uneven - (np.arange(101) == 5), uneven, 101, 10**9) == pytest.approx(200**2 / 10_100, rel=1e-6)
+
+
+def test_losses_in_many_rows_are_trusted():
+    # 3,000 rows of 20 pairs; `spread` of them lose two pairs each. Residuals sum to spread * 4 * (1 - spread / 3000) nearly, so that the
+    # variance counts pairs: some 30,000 independent ones of 60,000, as they are lost by twos. Kish counts 3,000 rows.
+    true = np.full(3000, 20.0)
+    few, many = (effective_rows(true - 2 * (np.arange(3000) < spread), true, 3000, 10**9) for spread in (29, 30))
+    assert few == pytest.approx(3000, rel=1e-4)
+    assert many == pytest.approx(30_000, rel=0.02)
+
+
+def test_effective_rows_by_hand():
+    # Half of six pairs lost, all of one row. Residuals found - true / 2 are -1.5, 0.5, 0.5, 0.5, their squares 3. A quarter of the
+    # table: variance (1 - 1/4) * 4/3 * 3 / 6^2 = 1/12; 1/2 * 1/2 / (1/12) = 3. Kish: 36 / 12 * -log(3/4) * 4 = 3.45.
+    found, true = np.array([0.0, 1, 1, 1]), np.array([3.0, 1, 1, 1])
+    assert effective_rows(found, true, 4, 16) == pytest.approx(3)
+    assert effective_rows(true, true, 4, 16) == pytest.approx(12 * np.log(4 / 3))
 
 
 def test_a_larger_part_of_the_table_tells_more():

@@ -79,7 +79,7 @@ def found_rows(found: Found) -> pa.RecordBatch:
 def asked_rows(asked: Asked) -> Iterator[pa.RecordBatch]:
     """FOUND rows of what a batch found in a shard: the pairs, then the events where there were any."""
     yield from map(found_rows, asked.pairs)
-    if asked.asked_again:
+    if asked.asked_again or asked.saturated:
         yield pa.RecordBatch.from_pylist([{"asked_again": asked.asked_again, "saturated": asked.saturated}], schema=pa_schema(FOUND))
 
 

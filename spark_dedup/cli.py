@@ -50,6 +50,16 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="one setting; may be repeated")
     demo.set_defaults(call=demo_command)
 
+    recall = commands.add_parser("recall", parents=[settings, output], help="measure what the search of a finished run missed")
+    recall.add_argument(
+        "--sweep",
+        nargs="?",
+        const="",
+        metavar="SETTING[=V,V,...]",
+        help="search again under several values of a setting, such as ef_search=16,64,256, and compare",
+    )
+    recall.set_defaults(call=recall_command)
+
     report = commands.add_parser("report", parents=[output], help="show what the newest run of a store found")
     report.add_argument("--store", required=True, help="catalog schema or folder")
     report.add_argument("--html", metavar="FILE", help="write the page as one HTML file too")
@@ -162,6 +172,28 @@ def demo_command(arguments: argparse.Namespace) -> int:
     summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
     (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
     put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty(), pairs=4))
+    return OK
+
+
+def recall_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup recall`."""
+    config = load_config(arguments.config, arguments.overrides)
+    if arguments.sweep is None:
+        from spark_dedup.report.render import render_run
+        from spark_dedup.sweep import measure
+
+        manifest = measure(config, progress=progress_of(arguments))
+        put(manifest.to_json() if arguments.json else render_run(manifest, width=page_width(), color=sys.stdout.isatty()))
+        return OK
+    from spark_dedup.sweep import sweep, sweep_json, sweep_text
+
+    name, _, given = arguments.sweep.removeprefix("search.").partition("=")
+    try:
+        values = [float(value) for value in given.split(",") if value.strip()]
+    except ValueError as e:
+        raise ConfigError([f"--sweep takes numbers, such as ef_search=16,64,256, got {arguments.sweep!r}"]) from e
+    points = sweep(config, name or None, values, progress=progress_of(arguments))
+    put(sweep_json(points) if arguments.json else sweep_text(points))
     return OK
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -14,8 +14,8 @@ from spark_dedup import schema
 from spark_dedup.config import DedupConfig, SearchConfig
 from spark_dedup.engines import ENGINES, choose_engine, chosen
 from spark_dedup.errors import StoreError
-from spark_dedup.evaluation.recall import quote, recall_rows
-from spark_dedup.evaluation.truth import budgeted_sample, product_rate, sample_rows, true_pairs, truth_fingerprint
+from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
+from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
@@ -235,13 +235,16 @@ def make_candidates(job: Job) -> Outcome:
 
 
 @contextmanager
-def self_join(job: Job, config: SearchConfig, noted: Observation | None = None) -> Iterator[tuple[DataFrame, dict[str, str]]]:
+def self_join(
+    job: Job, config: SearchConfig, noted: Observation | None = None, *, index: DataFrame | None = None
+) -> Iterator[tuple[DataFrame, dict[str, str]]]:
     """The pairs of the stored vectors with each other, by way of the stored index.
 
     Args:
         job: With finished stages up to `index`.
         config: The settings of the search; those that the index was built with must be the job's own.
         noted: Receives the events of the engine.
+        index: INDEX to use in place of the stored one.
 
     Yields:
         SCORED_PAIRS, to be read inside the block, and what was decided.
@@ -249,10 +252,13 @@ def self_join(job: Job, config: SearchConfig, noted: Observation | None = None) 
     store, heads = job.store, distinct_vectors(job)
     engine, reason = choose_engine(config.engine, heads)
     config, partitions = chosen(config, heads), worker_partitions(job, job.finished["vectors"].rows_out or 0)
-    vectors, index, notes = store.read(schema.VECTORS), store.read(schema.INDEX), {"engine": engine, "engine_reason": reason}
+    vectors, notes = store.read(schema.VECTORS), {"engine": engine, "engine_reason": reason}
+    manifest = (
+        [] if not ENGINES[engine].indexed else (store.read(schema.INDEX_SHARDS) if index is None else index_manifest(index)).collect()
+    )
+    index = store.read(schema.INDEX) if index is None else index
     bringing: AbstractContextManager[DataFrame | ShardFiles] = nullcontext(index)
     if ENGINES[engine].indexed:
-        manifest = store.read(schema.INDEX_SHARDS).collect()
         size = sum(row["bytes"] for row in manifest)
         placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
         notes |= {"placement": placement, "placement_reason": why}
@@ -313,16 +319,15 @@ def make_clusters(job: Job) -> Outcome:
 def make_recall(job: Job) -> Outcome:
     """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
     store, config = job.store, job.config
-    wanted, vectors = config.recall.sample, store.read(schema.VECTORS)
-    search = chosen(config.search, distinct_vectors(job))
+    if config.recall.sample is None:
+        return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
-    rows = sample_size(job, vectors, texts, wanted) if wanted else 0
+    vectors, rows = store.read(schema.VECTORS), sample_size(job, config.recall.sample) if texts else 0
     if not rows:
-        why = f"more than {config.recall.share:g} of the run's seconds" if wanted and texts else "no vectors" if wanted else "recall.sample"
-        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"} if wanted else {})
-    sample = sample_rows(vectors, rows, texts, config.recall.seed)
-    made_for = truth_fingerprint(job.fingerprint, config.search.floor, rows, config.recall.seed)
-    _, size = job.write(schema.TRUTH, true_pairs(sample, vectors, config.search.floor, made_for), "recall")
+        why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
+        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"})
+    size = write_truth(job, rows)
+    search = chosen(config.search, distinct_vectors(job))
     figures = recall_rows(
         store.read(schema.TRUTH),
         store.read(schema.CANDIDATE_PAIRS),
@@ -336,24 +341,44 @@ def make_recall(job: Job) -> Outcome:
         seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
         routing=config.exact.route == "representative",
     )
-    written, more = job.write(schema.RECALL, job.spark.createDataFrame(figures, schema.RECALL.ddl()).coalesce(1), "recall")
+    more = store_figures(job, figures)
     true = next(row.pairs for row in figures if row.metric == "pair_recall")
-    return Outcome(texts, written, size + more, {"sample": rows, "true_pairs": true}, {}, {"recall": quote(figures)})
+    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, {}, {"recall": quote(figures)})
 
 
-def sample_size(job: Job, vectors: DataFrame, texts: int, wanted: int) -> int:
+def write_truth(job: Job, rows: int) -> int:
+    """VECTORS -> TRUTH for a sample of so many texts, unless that is what is stored; gives the bytes written."""
+    store, floor, seed = job.store, job.config.search.floor, job.config.recall.seed
+    made_for = truth_fingerprint(job.fingerprint, floor, rows, seed)
+    if store.exists(schema.TRUTH) and is_truth_of(store.read(schema.TRUTH), made_for, rows):
+        return 0
+    vectors = store.read(schema.VECTORS)
+    sample = sample_rows(vectors, rows, job.finished["vectors"].rows_out or 0, seed)
+    return job.write(schema.TRUTH, true_pairs(sample, vectors, floor, made_for), "recall")[1]
+
+
+def store_figures(job: Job, figures: Sequence[RecallRow]) -> int:
+    """Put RECALL rows into the table, in place of older ones of the same run and settings; gives the bytes written."""
+    settings = {(row.run_id, row.setting) for row in figures}
+    rows: list[tuple[Any, ...]] = [tuple(row) for row in figures]
+    if job.store.exists(schema.RECALL):
+        rows += [tuple(row) for row in job.store.read(schema.RECALL).collect() if (row["run_id"], row["setting"]) not in settings]
+    return job.write(schema.RECALL, job.spark.createDataFrame(rows, schema.RECALL.ddl()).coalesce(1), "recall")[1]
+
+
+def sample_size(job: Job, wanted: int) -> int:
     """Texts whose true neighbours cost at most `recall.share` of the run so far."""
-    first = vectors.select(F.length("vector")).first()
+    first = job.store.read(schema.VECTORS).select(F.length("vector")).first()
     if not first:
         return 0
-    dimension, pairs = first[0] // 4, job.finished["candidates"].rows_out or 0
+    dimension, texts, pairs = first[0] // 4, job.finished["vectors"].rows_out or 0, job.finished["candidates"].rows_out or 0
     return budgeted_sample(
         wanted,
         texts,
         dimension=dimension,
         row_bytes=max(4.0 * dimension, job.finished["vectors"].bytes / texts),
         neighbours=2 * pairs / texts,
-        seconds=sum(record.seconds for record in job.finished.values()),
+        seconds=sum(record.seconds for name, record in job.finished.items() if name != RECALL.name),
         share=job.config.recall.share,
         rate=product_rate(job.spark, dimension, job.caps.parallelism),
         tasks=job.caps.parallelism,
@@ -366,6 +391,8 @@ EXAMPLES = 10
 
 KINDS = ("exact", "near", "single", "no_text", "bad_embedding")
 
+RECALL = Step("recall", make_recall, (), ("texts", "figures"), after="vectors")
+
 STEPS = (
     Step("records", make_records, (schema.RECORDS,), ("rows",)),
     Step("representatives", make_representatives, (schema.REPRESENTATIVES, schema.MEMBERS), ("rows", "distinct texts"), after="records"),
@@ -375,5 +402,5 @@ STEPS = (
     Step("candidates", make_candidates, (schema.CANDIDATE_PAIRS,), ("vectors", "pairs"), after="vectors"),
     Step("components", make_components, (schema.COMPONENTS,), ("texts",), after="representatives"),
     Step("clusters", make_clusters, (schema.CLUSTERS, schema.SET_ASIDE), ("rows",), after="records"),
-    Step("recall", make_recall, (), ("texts", "figures"), after="vectors"),
+    RECALL,
 )

@@ -295,12 +295,17 @@ def with_facts(entries: DataFrame, facts: DataFrame, end: str) -> DataFrame:
     return entries.join(named, f"{end}_id", how="left")
 
 
-def quote(rows: Iterable[RecallRow]) -> str:
-    """The one figure that stands beside every figure about pairs.
+def quoted(rows: Iterable[RecallRow]) -> RecallRow:
+    """The one figure that stands beside every figure about pairs: pair recall at `QUOTED`, or at the floor where that is higher.
 
     Args:
         rows: What `recall_rows` gave, of one setting.
     """
     found = sorted((row for row in rows if row.metric == "pair_recall"), key=lambda row: row.floor)
-    row = next((row for row in found if row.floor >= QUOTED), found[-1])
+    return next((row for row in found if row.floor >= QUOTED), found[-1])
+
+
+def quote(rows: Iterable[RecallRow]) -> str:
+    """`quoted` in words."""
+    row = quoted(rows)
     return f"pair recall >= {row.floor:.2f}: {told(row.value, row.low, row.high, row.n, row.texts, row.unseen)}"

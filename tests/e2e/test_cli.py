@@ -54,6 +54,7 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     settings = {
         "source": {"table": str(tmp_path / "source"), "format": "delta", "id": "id", "text": "text"},
         "embed": {"encoder": "planted:encoder"},
+        "search": {"engine": "hnsw"},
         "store": str(tmp_path / "store"),
     }
     path = tmp_path / "my.yaml"
@@ -71,6 +72,15 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     assert "nothing" in out.lower()
     assert main(["run", "--config", str(path), "--set", "merge.rule=cosine > 0.9"]) == 1
     assert "merge.rule is " in capsys.readouterr().err
+    assert main(["recall", "--config", str(path), "--quiet"]) == 0
+    assert "24 texts compared with all 24" in " ".join(capsys.readouterr().out.split())
+    assert main(["recall", "--config", str(path), "--sweep", "search.ef_search=16,32", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["search.ef_search=16", "search.ef_search=32"]
+    assert sum("<- knee" in line for line in lines) == 1
+    assert all("pair recall >= 0.90: 1, all 24 texts" in line for line in lines[1:3])
+    assert main(["recall", "--config", str(path), "--sweep", "ef_search=a lot"]) == 2
+    assert "--sweep takes numbers" in capsys.readouterr().err
     html = tmp_path / "page.html"
     assert main(["report", "--store", str(tmp_path / "store"), "--html", str(html), "--pairs", "2"]) == 0
     out, _ = capsys.readouterr()

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from spark_dedup import load_config, run, schema
 from spark_dedup.errors import ConfigError, EmbeddingError, SourceError, StoreError
 from spark_dedup.store import TableStore
+from spark_dedup.sweep import knee, sweep
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
@@ -68,13 +69,18 @@ def check_invariants(clusters, rows):
         assert {clusters[i]["cluster_size"] for i in group} == {len(group)}
 
 
+def planted_config(source, store, *overrides):
+    """Lists of one neighbour are full for every text with a near one, so all of them are asked again."""
+    return config_of(source, store, "search.neighbours=1", *overrides, components="auto", sample="200000")
+
+
 @pytest.fixture(scope="module")
 def planted(spark, tmp_path_factory):
     """60 families, run once."""
     folder = tmp_path_factory.mktemp("planted")
     rows, truth = families(60)
     source = save(spark, rows, folder / "source")
-    manifest = run(config_of(source, folder / "store", components="auto", sample="200000"), spark)
+    manifest = run(planted_config(source, folder / "store"), spark)
     return {"folder": folder, "rows": rows, "truth": truth, "source": source, "store": str(folder / "store"), "manifest": manifest}
 
 
@@ -116,7 +122,7 @@ def test_counts_of_the_manifest_are_those_of_the_tables(spark, planted):
 
 def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted):
     manifest = planted["manifest"]
-    # 240 vectors are fewer than a list of 50 neighbours is worth in products, so the search is exact
+    # every list was full and asked again, and for so few vectors by their products
     assert manifest.recall == "pair recall >= 0.90: 1, all 240 texts"
     pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS)
     figures = {(r["metric"], r["floor"]): r for r in table(spark, planted["store"], schema.RECALL).collect()}
@@ -128,6 +134,33 @@ def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted
     assert figures["pair_recall_rule", 0.85]["pairs"] == 2 * 60
     assert figures["cluster_recall", 0.85]["value"] == 1.0
     assert {r["value"] for (metric, _), r in figures.items() if metric.startswith("loss_")} == {0.0}
+
+
+def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted):
+    settings = planted_config(planted["source"], planted["store"])
+    cut, whole = sweep(settings, "max_neighbours", [1, 2000], spark)
+    pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS).select("left_id", "right_id", "cosine").collect()
+    # a list of one neighbour keeps the nearest, of equally near ones that with the least id; a pair is found if either end keeps it
+    nearest: dict[int, tuple[float, int]] = {}
+    for a, b, cosine in pairs:
+        for text, other in ((a, b), (b, a)):
+            nearest[text] = min(nearest.get(text, (0.0, 0)), (-cosine, other))
+    found = [(a, b) for a, b, _ in pairs if nearest[a][1] == b or nearest[b][1] == a]
+    assert 0 < len(found) < len(pairs)
+    assert (cut.pairs, whole.pairs) == (len(found), len(pairs))
+    recall = {p.setting: next(r.value for r in p.figures if (r.metric, r.floor) == ("pair_recall", 0.85)) for p in (cut, whole)}
+    assert recall == {"search.max_neighbours=1": len(found) / len(pairs), "search.max_neighbours=2000": 1.0}
+    lost = next(r.value for r in cut.figures if r.metric == "loss_cap")
+    assert lost == pytest.approx(1 - len(found) / len(pairs), abs=1e-12)
+    assert (cut.saturated > 0, whole.saturated) == (True, 0)
+    assert (cut.own, whole.own) == (False, True)
+    assert knee([cut, whole]) is whole
+    stored = {r["setting"] for r in table(spark, planted["store"], schema.RECALL).collect()}
+    assert stored == {"", *recall}
+    with pytest.raises(ConfigError, match=r"search\.cells can not be swept for engine hnsw; search\.ef_search, "):
+        sweep(settings, "cells", [], spark)
+    with pytest.raises(ConfigError, match="ef_search must be a whole number"):
+        sweep(settings, "ef_search", [0.5], spark)
 
 
 def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
@@ -163,7 +196,7 @@ def test_original_texts_and_members_are_stored(spark, planted):
 
 def test_a_second_run_does_nothing(spark, planted):
     before = commits(planted["store"])
-    again = run(config_of(planted["source"], planted["store"], "search.placement=partitioned"), spark)
+    again = run(planted_config(planted["source"], planted["store"], "search.placement=partitioned"), spark)
     assert not again.did_work
     assert again.run_id == planted["manifest"].run_id
     assert commits(planted["store"]) == before
@@ -178,7 +211,7 @@ def commits(store):
 
 def test_other_settings_are_refused_by_name_with_both_values_and_a_way_out(spark, planted):
     with pytest.raises(StoreError, match=r"search\.floor is 0\.85 there and 0\.9 now") as e:
-        run(config_of(planted["source"], planted["store"], "search.floor=0.9"), spark)
+        run(planted_config(planted["source"], planted["store"], "search.floor=0.9"), spark)
     assert "--rebuild" in str(e.value)
 
 

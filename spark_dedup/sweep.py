@@ -1,0 +1,267 @@
+"""Recall on the tables of a finished run: measured anew, or over a range of one search setting."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from spark_dedup import schema
+from spark_dedup.checkpoints import Checkpoints
+from spark_dedup.config import DedupConfig, SearchConfig
+from spark_dedup.engines import ENGINES, chosen
+from spark_dedup.errors import ConfigError, StoreError
+from spark_dedup.evaluation.recall import RecallRow, quote, quoted, recall_rows
+from spark_dedup.job import Job, checkpoint_folder, open_job
+from spark_dedup.manifest import RunManifest
+from spark_dedup.pipeline import (
+    RECALL,
+    STEPS,
+    distinct_vectors,
+    observed,
+    read_cells,
+    sample_size,
+    self_join,
+    store_figures,
+    write_truth,
+)
+from spark_dedup.progress import Progress
+from spark_dedup.session import get_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RANGES: dict[str, dict[str, tuple[float, ...]]] = {
+    "hnsw": {
+        "ef_search": (16, 32, 64, 128, 256, 512),
+        "neighbours": (5, 10, 20, 50, 100, 200),
+        "margin": (0.0, 0.025, 0.05, 0.1, 0.2),
+        "max_neighbours": (50, 100, 200, 500, 1000, 2000),
+    },
+    "cells": {"margin": (0.0, 0.0125, 0.025, 0.05, 0.1, 0.2)},
+}
+"""Settings that can be swept for each engine, the usual one first, and the values tried where none are given."""
+
+BUILT_IN = {"hnsw": (), "cells": ("margin",)}
+"""Swept settings that the index is made for: it is built anew for each of their values, and not stored."""
+
+KNEE = 0.001
+"""Recall that the knee may lack to the best one."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a sweep.
+
+    Attributes:
+        setting: As in `search.ef_search=32`.
+        figures: RECALL rows.
+        seconds: Wall time of the search, its index included where it was built for this value.
+        pairs: Pairs that it returned.
+        saturated: Lists of neighbours that were cut.
+        own: Whether it is the setting of the run itself.
+    """
+
+    setting: str
+    figures: tuple[RecallRow, ...]
+    seconds: float
+    pairs: int
+    saturated: int
+    own: bool
+
+    @property
+    def recall(self) -> RecallRow:
+        """The figure that is quoted."""
+        return quoted(self.figures)
+
+
+def measure(config: DedupConfig, spark: SparkSession | None = None, *, progress: Progress | None = None) -> RunManifest:
+    """Measure the recall of a finished run anew, with the sample and the share of its seconds that `config.recall` allows.
+
+    Args:
+        config: The settings of the run; those of `recall` may differ.
+        spark: As in `run`.
+        progress: As in `run`.
+
+    Returns:
+        The run's manifest, with the new figure.
+
+    Raises:
+        StoreError: If the store has no finished run of these settings.
+        ConfigError: If `recall.sample` is null.
+    """
+    begun = time.monotonic()
+    job = finished_job(config, spark, progress)
+    if config.recall.sample is None:
+        raise ConfigError(["recall.sample must be a whole number >= 1 to measure, got null"])
+    record = job.perform(RECALL)
+    job.record(record)
+    job.finished[RECALL.name] = record
+    return job.manifest(STEPS, time.monotonic() - begun, did_work=True)
+
+
+def sweep(
+    config: DedupConfig,
+    name: str | None = None,
+    values: Sequence[float] = (),
+    spark: SparkSession | None = None,
+    *,
+    progress: Progress | None = None,
+) -> list[Point]:
+    """Search again under several values of one setting, and measure each against the same truth.
+
+    Nothing but the `recall` and `_truth` tables is written. The truth is computed once and kept.
+
+    Args:
+        config: The settings of the run.
+        name: A setting in `RANGES` without `search.`; None takes the usual one of the run's engine.
+        values: Values to try; empty takes those of `RANGES`.
+        spark: As in `run`.
+        progress: As in `run`.
+
+    Returns:
+        One point per value, in order.
+
+    Raises:
+        StoreError: If the store has no finished run of these settings.
+        ConfigError: If the engine has no such setting, or a value is out of range.
+    """
+    job = finished_job(config, spark, progress)
+    own = chosen(config.search, distinct_vectors(job))
+    name, settings = swept(replace(config, search=own), name, values)
+    measured_truth(job)
+    points = []
+    with job.progress.stage("sweep", len(settings), "values") as shown:
+        for search in settings:
+            points.append(point(job, own, search, name))
+            shown.rows_out = len(points)
+    figures = [row for p in points for row in p.figures]
+    store_figures(job, figures)
+    return points
+
+
+def finished_job(config: DedupConfig, spark: SparkSession | None, progress: Progress | None) -> Job:
+    """The finished run of these settings.
+
+    Raises:
+        StoreError: If there is none.
+    """
+    spark, progress = get_session(spark), progress or Progress(mode="quiet")
+    progress.watch(spark)
+    job = open_job(config, spark, STEPS, rebuild=False, progress=progress)
+    missing = [step.name for step in STEPS if step.name not in job.finished and step is not RECALL]
+    if missing:
+        raise StoreError(f"the store {config.store} has no finished run: {missing[0]} is missing", hint="spark-dedup run --config FILE")
+    return job
+
+
+def swept(config: DedupConfig, name: str | None, values: Sequence[float]) -> tuple[str, list[SearchConfig]]:
+    """The setting that is swept, and the search settings of every value.
+
+    Raises:
+        ConfigError: Naming the engine and what can be swept for it, or the value.
+    """
+    own = config.search
+    ranges = RANGES.get(own.engine, {})
+    if not ranges:
+        able = ", ".join(RANGES)
+        raise ConfigError([f"engine {own.engine} has nothing to sweep: it takes no setting that trades recall for time; {able} have"])
+    name = name or next(iter(ranges))
+    if name not in ranges:
+        raise ConfigError([f"search.{name} can not be swept for engine {own.engine}; {', '.join(f'search.{n}' for n in ranges)} can"])
+    whole = isinstance(getattr(own, name), int)
+    chosen_values: list[Any] = [int(v) if whole and float(v).is_integer() else v for v in values or ranges[name]]
+    # By way of all settings, so that those which do not fit together are refused.
+    return name, [replace(config, search=replace(own, **{name: v})).search for v in chosen_values]
+
+
+def measured_truth(job: Job) -> int:
+    """See to it that TRUTH is that of the run's own sample, or of a new one where the run drew none; gives its texts."""
+    texts, known = job.finished["vectors"].rows_out or 0, job.finished.get(RECALL.name)
+    rows = known.counts.get("sample", 0) if known else 0
+    rows = rows or (sample_size(job, job.config.recall.sample or texts) if texts else 0)
+    if not rows:
+        raise StoreError(
+            f"recall can not be measured: {texts:,} vectors, recall.share {job.config.recall.share:g}", hint="--set recall.share=1"
+        )
+    write_truth(job, rows)
+    return rows
+
+
+def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point:
+    """Search with one value and measure it."""
+    store, setting = job.store, f"search.{name}={getattr(search, name):g}"
+    vectors, engine = store.read(schema.VECTORS), ENGINES[search.engine]
+    folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
+    noted = Observation("sweep")
+    with Checkpoints(job.spark, folder) as checkpoints:
+        begun = time.monotonic()
+        cells, index = read_cells(store), None
+        if engine.indexed and name in BUILT_IN[search.engine]:
+            index = checkpoints.cut(engine.indexed[1](vectors, cells, search))
+        with self_join(job, search, noted, index=index) as (found, _):
+            pairs = checkpoints.cut(found)
+        seconds = time.monotonic() - begun
+        # No components are made of these pairs, so every text is its own and the figure about clusters is left out.
+        alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("component_id"))
+        rows = recall_rows(
+            store.read(schema.TRUTH),
+            pairs,
+            alone,
+            vectors,
+            engine.limits(search, cells),
+            rule=job.config.merge.rule,
+            floor=job.config.search.floor,
+            texts=job.finished["vectors"].rows_out or 0,
+            run_id=job.run_id,
+            setting=setting,
+            seconds=seconds,
+            routing=job.config.exact.route == "representative",
+        )
+    counted = observed(noted, "pairs", "saturated")
+    figures = tuple(row for row in rows if row.metric != "cluster_recall")
+    return Point(setting, figures, seconds, counted["pairs"], counted["saturated"], own=search == own)
+
+
+def knee(points: Sequence[Point]) -> Point | None:
+    """The quickest point whose recall lacks at most `KNEE` to the best one; None where no point has a recall."""
+    known = [(p, p.recall.value) for p in points if p.recall.value is not None]
+    if not known:
+        return None
+    best = max(value for _, value in known)
+    return min((p for p, value in known if value >= best - KNEE), key=lambda p: p.seconds)
+
+
+def sweep_text(points: Sequence[Point]) -> str:
+    """The sweep as a table for people."""
+    at = knee(points)
+    wide = max(len(p.setting) for p in points)
+    lines = [f"{'setting':<{wide}}  {'seconds':>8}  {'pairs':>12}  {'full lists':>10}  recall"]
+    for p in points:
+        marks = ("  <- knee" if p is at else "") + ("  (the run's own)" if p.own else "")
+        lines.append(f"{p.setting:<{wide}}  {p.seconds:>8.1f}  {p.pairs:>12,}  {p.saturated:>10,}  {quote(p.figures)}{marks}")
+    lines.append(f"knee: the quickest whose recall lacks at most {KNEE} to the best")
+    return "\n".join(lines)
+
+
+def sweep_json(points: Sequence[Point]) -> str:
+    """The sweep for machines."""
+    at = knee(points)
+    told = [
+        {
+            "setting": p.setting,
+            "seconds": p.seconds,
+            "pairs": p.pairs,
+            "saturated": p.saturated,
+            "own": p.own,
+            "knee": p is at,
+            "figures": [row._asdict() for row in p.figures],
+        }
+        for p in points
+    ]
+    return json.dumps(told, indent=2)

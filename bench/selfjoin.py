@@ -46,7 +46,6 @@ def run(spark: SparkSession) -> dict[str, Any]:
             noted.append({"seconds": time.perf_counter() - begun, **parts})
         best = min(noted, key=lambda x: float(x["seconds"]))
         own = pair_keys(spark.read.parquet(f"{folder}/run/pairs"), len(vectors))
-        begun = time.perf_counter()
         kernel = kernel_alone(vectors, heads, config)
         begun = time.perf_counter()
         bare = bare_pairs(vectors, config, threads)
@@ -119,13 +118,14 @@ def kernel_alone(vectors: Floats, heads: int, config: SearchConfig) -> dict[str,
     from threadpoolctl import threadpool_limits
 
     from spark_dedup.kernels.cell_index import CellJoin, CellRows
-    from spark_dedup.kernels.cells import fine_cell_count, sample_size, train_cells
+    from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, fine_cell_count, sample_size, train_cells
     from spark_dedup.kernels.features import FeatureBlock
 
     with threadpool_limits(1):
         clock = [time.process_time()]
         count = fine_cell_count(heads, config.cells)
-        cells = train_cells(vectors[:: max(1, len(vectors) // sample_size(count))], 1, count)
+        step = max(1, len(vectors) // sample_size(count, FINE_SAMPLE_PER_CELL))
+        cells = train_cells(vectors[::step], 1, count, FINE_ITERATIONS)
         clock.append(time.process_time())
         bounds, probes = cells.probes(vectors, config.margin)
         clock.append(time.process_time())

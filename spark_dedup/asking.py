@@ -121,7 +121,7 @@ def distinct_pairs(found: DataFrame, method: str, noted: Observation | None) -> 
 
 
 def set_threads() -> None:
-    """Use the threads that Spark gives a worker: as many as a task has cores."""
+    """Let FAISS use the threads that Spark gives a worker, as many as a task has cores; NumPy's products do so by themselves."""
     import faiss
 
     faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

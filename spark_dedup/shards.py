@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.errors import StoreError
-from spark_dedup.kernels.cells import Cells, sample_size, train_cells
+from spark_dedup.kernels.cells import ITERATIONS, SAMPLE_PER_CELL, Cells, sample_size, train_cells
 from spark_dedup.kernels.features import FeatureBlock, decode
 from spark_dedup.kernels.hnsw import MANIFEST, PART_BYTES
 from spark_dedup.kernels.vectors import from_binary, to_binary
@@ -41,7 +41,9 @@ PROBED = f"`probes` binary, {VECTORS.ddl()}"
 """VECTORS with the cells that each vector visits, as little-endian int32, its home first."""
 
 
-def sampled_cells(vectors: DataFrame, heads: int, shards: int, cells: int) -> DataFrame:
+def sampled_cells(
+    vectors: DataFrame, heads: int, shards: int, cells: int, *, per_cell: int = SAMPLE_PER_CELL, iterations: int = ITERATIONS
+) -> DataFrame:
     """Train cells in one task, on a sample that the ids alone decide.
 
     Args:
@@ -49,6 +51,8 @@ def sampled_cells(vectors: DataFrame, heads: int, shards: int, cells: int) -> Da
         heads: Distinct vectors among them.
         shards: Shards that the cells are grouped into, at least 1.
         cells: Cells wanted, at least `shards`; fewer where the sample is smaller.
+        per_cell: Sampled vectors for a cell.
+        iterations: Rounds of k-means.
 
     Returns:
         INDEX_CELLS: one row where there is one cell, none where there is no vector.
@@ -57,14 +61,14 @@ def sampled_cells(vectors: DataFrame, heads: int, shards: int, cells: int) -> Da
     if cells == 1:
         least = first.agg(F.min_by("vector", REP_ID).alias("centroid")).where(F.col("centroid").isNotNull())
         return INDEX_CELLS.conform(least.select(F.lit(0).alias("cell"), F.lit(0).alias("shard"), "centroid"))
-    steps = math.ceil(SAMPLE_STEPS * sample_size(cells) / max(heads, 1))
+    steps = math.ceil(SAMPLE_STEPS * sample_size(cells, per_cell) / max(heads, 1))
     sample = first.where(F.pmod(F.xxhash64(REP_ID), F.lit(SAMPLE_STEPS)) < steps)
     schema = INDEX_CELLS.arrow()
 
     def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = [from_binary(batch.column("vector")) for batch in batches if batch.num_rows]
         if parts:
-            trained = train_cells(np.concatenate(parts), shards, cells)
+            trained = train_cells(np.concatenate(parts), shards, cells, iterations)
             columns = [pa.array(np.arange(len(trained.shards), dtype=np.int32)), pa.array(trained.shards), to_binary(trained.centroids)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

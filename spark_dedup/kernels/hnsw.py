@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.kernels.features import FeatureBlock
-from spark_dedup.kernels.vectors import cosines
+from spark_dedup.kernels.vectors import cosines_at
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,6 @@ PRODUCT_ROWS_PER_NEIGHBOUR = 256
 """A walk for k neighbours costs about as much as a product with 256 k vectors, and the product misses none."""
 
 PRODUCT_CELLS = 1 << 24
-GATHER_ROWS = 16_384
 
 
 class Neighbours(NamedTuple):
@@ -261,10 +260,7 @@ class Shard:
         """Recompute cosines, keep those at or above the floor, the best `max_neighbours` of each query."""
         other = base != own[query]
         query, base = query[other], base[other]
-        cosine = np.empty(len(query), dtype=np.float64)
-        for i in range(0, len(query), GATHER_ROWS):
-            part = slice(i, i + GATHER_ROWS)
-            cosine[part] = cosines(queries[query[part]], self.vectors[base[part]])
+        cosine = cosines_at(queries, query, self.vectors, base)
         kept = cosine >= config.floor
         query, base, cosine = query[kept], base[kept], cosine[kept]
         order = np.lexsort((base, -cosine, query))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import EVENTS, FOUND, Texts, asked_rows, distinct_pairs, found_rows, named_pairs, set_threads, slices, with_copies
+from spark_dedup.asking import EVENTS, FOUND, Texts, asked_rows, distinct_pairs, found_rows, named_pairs, slices, with_copies
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
 from spark_dedup.index_files import ShardFiles
@@ -77,7 +77,6 @@ def join_files(vectors: DataFrame, files: ShardFiles, cells: Cells, config: Sear
     shards = cells.count
 
     def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_threads()
         tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
         opened = [rows for rows in (files.open(shard, FILES, CellRows.open) for shard in range(shards)) if rows is not None]
         work = CellJoin(opened)
@@ -116,7 +115,6 @@ def join_shards(vectors: DataFrame, index: DataFrame, cells: Cells, config: Sear
             yield pa.RecordBatch.from_arrays([*key, *empty, *some.columns], schema=routed_schema)
 
     def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_threads()
         for task, run in group_runs(iter(batches), "task"):
             with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
                 shard = None
@@ -181,7 +179,6 @@ def ask_files(asking: DataFrame, files: ShardFiles, cells: Cells, config: Search
     """Ask where the queries are, with the shards opened from the executor's disk."""
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_threads()
         for batch in batches:
             for texts in slices(batch, config):
                 for number in range(cells.count):
@@ -197,7 +194,6 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
     shards = max(cells.count, 1)
 
     def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_threads()
         for _, run in group_runs(iter(batches), "task"):
             with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
                 shard = None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import FOUND, found_rows, named_pairs, set_threads
+from spark_dedup.asking import FOUND, found_rows, named_pairs
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import spread
 from spark_dedup.kernels.cell_index import CellRows, RowPairs
@@ -53,7 +53,6 @@ def exact_candidates(
     tiles = groups * (groups + 1) // 2
 
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_threads()
         received = [batch for batch in batches if batch.num_rows]
         if not received:
             return

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import spread
 from spark_dedup.kernels.cell_index import FILES, CellRows
-from spark_dedup.kernels.cells import Cells, fine_cell_count, shard_count
+from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, Cells, fine_cell_count, shard_count
 from spark_dedup.schema import INDEX, VECTORS, pa_schema
 from spark_dedup.shards import PROBED, probed, probed_rows, reach, sampled_cells, shard_rows
 
@@ -32,7 +32,8 @@ def fine_cells(vectors: DataFrame, heads: int, config: SearchConfig) -> DataFram
         INDEX_CELLS.
     """
     shards = shard_count(heads, config.shards)
-    return sampled_cells(vectors, heads, shards, max(shards, fine_cell_count(heads, config.cells)))
+    cells = max(shards, fine_cell_count(heads, config.cells))
+    return sampled_cells(vectors, heads, shards, cells, per_cell=FINE_SAMPLE_PER_CELL, iterations=FINE_ITERATIONS)
 
 
 def build_cell_index(vectors: DataFrame, cells: Cells, config: SearchConfig) -> DataFrame:

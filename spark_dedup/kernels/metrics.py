@@ -21,9 +21,6 @@ TAIL = 0.025
 NORMAL_QUANTILE = 1.959964
 """Of 1 - TAIL."""
 
-ENOUGH = 30
-"""Rows with losses, and rows with finds, from which on their variance is trusted; below, it hides families that were not drawn."""
-
 WORST_SHARE = 0.1
 """Share of the rows that `worst_decile` looks at."""
 
@@ -54,9 +51,9 @@ def ratio(found: NDArray[Any], true: NDArray[Any], *, rows: int, total: int) -> 
 
     The variance is that of a ratio of two means, linearised (Cochran, "Sampling Techniques", 6.3). It is turned into the number
     of independent rows that would have the same one, and that into an exact binomial interval (Korn and Graubard, "Confidence
-    Intervals for Proportions with Small Expected Number of Positive Counts Estimated from Survey Data", 1998). Where few rows with
-    losses were seen the variance says little or nothing. Then the number is at most Kish's sum(true)^2 / sum(true^2): that of a
-    table in which each row's pairs are found or lost as one.
+    Intervals for Proportions with Small Expected Number of Positive Counts Estimated from Survey Data", 1998). Where few or no
+    losses were seen the variance says little, and many small ones do not tell of a family that was not drawn and is lost as a
+    whole. So the number is at most Kish's sum(true)^2 / sum(true^2): that of a table in which each row's pairs are found or lost as one.
 
     Args:
         found: Numbers (k,), 0 <= found <= true: true pairs of a row that were found.
@@ -96,21 +93,13 @@ def effective_rows(found: NDArray[np.float64], true: NDArray[np.float64], rows: 
     share = rows / total
     pairs = true.sum()
     # A sample of nearly all rows can overlook nearly nothing: m lost rows are all overlooked with probability (1 - share)^m.
-    kish = kish_size(true) * -math.log1p(-share) / share
+    kish = float(pairs**2 / (true**2).sum()) * -math.log1p(-share) / share
     value = found.sum() / pairs
     residuals = float(((found - value * true) ** 2).sum())
     if residuals == 0 or rows == 1:
         return kish
     variance = (1 - share) * rows / (rows - 1) * residuals / pairs**2
-    linearised = float(value * (1 - value) / variance)
-    is_known = min(kish_size(found), kish_size(true - found)) >= ENOUGH
-    return linearised if is_known else min(kish, linearised)
-
-
-def kish_size(weights: NDArray[np.float64]) -> float:
-    """Equal weights that vary as little as these: sum(w)^2 / sum(w^2), 0 where all are 0 (Kish, "Survey Sampling", 1965)."""
-    squares = float((weights**2).sum())
-    return float(weights.sum() ** 2) / squares if squares else 0.0
+    return min(kish, float(value * (1 - value) / variance))
 
 
 def query_mean(found: NDArray[Any], true: NDArray[Any], *, rows: int, total: int) -> Estimate:

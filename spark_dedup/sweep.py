@@ -201,7 +201,7 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
     noted = Observation("sweep")
     with Checkpoints(job.spark, folder) as checkpoints:
         begun = time.monotonic()
-        cells, index = read_cells(store), None
+        cells, index = read_cells(store, engine), None
         if engine.indexed and name in BUILT_IN[search.engine]:
             index = checkpoints.cut(engine.indexed[1](vectors, cells, search))
         with self_join(job, search, noted, index=index) as (found, _):

@@ -176,8 +176,11 @@ def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
 
 @pytest.mark.parametrize(("engine", "method"), [("auto", "exact"), ("cells", "cells")])
 def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_path, engine, method):
-    manifest = run(config_of(planted["source"], tmp_path / "store", engine=engine), spark)
+    settings = config_of(planted["source"], tmp_path / "store", engine=engine)
+    manifest = run(settings, spark)
     assert manifest.stage("candidates").notes["engine"] == method
+    assert (tmp_path / "store" / "_index").exists() == (method != "exact")
+    assert not run(settings, spark).did_work
     assert manifest.recall == "recall not measured"
     want = [
         r.asDict() | {"method": method, "run_id": manifest.run_id} for r in table(spark, planted["store"], schema.CANDIDATE_PAIRS).collect()

@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="SETTING[=V,V,...]",
-        help="search again under several values of a setting, such as ef_search=16,64,256, and compare",
+        help="search again under several values of a setting, such as ef_search=16,64,256 or engine=hnsw,cells, and compare",
     )
     recall.set_defaults(call=recall_command)
 
@@ -165,11 +166,13 @@ def demo_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.report.render import render_html, render_text
     from spark_dedup.session import get_session
     from spark_dedup.store import TableStore
+    from spark_dedup.sweep import beside_auto
 
-    spark = get_session(None)
+    spark, progress = get_session(None), progress_of(arguments)
     write_source(spark, folder)
-    manifest = run(config, spark, progress=progress_of(arguments))
+    manifest = run(config, spark, progress=progress)
     summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
+    summary = replace(summary, engines=beside_auto(config, manifest, spark, progress))
     (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
     put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty(), pairs=4))
     return OK
@@ -188,8 +191,9 @@ def recall_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.sweep import sweep, sweep_json, sweep_text
 
     name, _, given = arguments.sweep.removeprefix("search.").partition("=")
+    told = [value.strip() for value in given.split(",") if value.strip()]
     try:
-        values = [float(value) for value in given.split(",") if value.strip()]
+        values: list[float | str] = [*told] if name == "engine" else [float(value) for value in told]
     except ValueError as e:
         raise ConfigError([f"--sweep takes numbers, such as ef_search=16,64,256, got {arguments.sweep!r}"]) from e
     points = sweep(config, name or None, values, progress=progress_of(arguments))

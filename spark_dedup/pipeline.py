@@ -219,8 +219,12 @@ def distinct_vectors(job: Job) -> int:
 
 def read_cells(store: TableStore, engine: Engine) -> Cells:
     """INDEX_CELLS on the driver: one row per cell, a few megabytes at most; none for an engine without index."""
-    rows = store.read(schema.INDEX_CELLS).select("cell", "shard", "centroid").collect() if engine.indexed else []
-    return Cells.from_rows([tuple(row) for row in rows])
+    return cells_of(store.read(schema.INDEX_CELLS)) if engine.indexed else Cells.from_rows([])
+
+
+def cells_of(rows: DataFrame) -> Cells:
+    """INDEX_CELLS on the driver."""
+    return Cells.from_rows([tuple(row) for row in rows.select("cell", "shard", "centroid").collect()])
 
 
 def make_candidates(job: Job) -> Outcome:
@@ -238,7 +242,7 @@ def make_candidates(job: Job) -> Outcome:
 
 @contextmanager
 def self_join(
-    job: Job, config: SearchConfig, noted: Observation | None = None, *, index: DataFrame | None = None
+    job: Job, config: SearchConfig, noted: Observation | None = None, *, built: tuple[Cells, DataFrame] | None = None
 ) -> Iterator[tuple[DataFrame, dict[str, str]]]:
     """The pairs of the stored vectors with each other, by way of the stored index.
 
@@ -246,7 +250,7 @@ def self_join(
         job: With finished stages up to `index`.
         config: The settings of the search; those that the index was built with must be the job's own.
         noted: Receives the events of the engine.
-        index: INDEX to use in place of the stored one.
+        built: Cells and INDEX to use in place of the stored ones.
 
     Yields:
         SCORED_PAIRS, to be read inside the block, and what was decided.
@@ -256,15 +260,16 @@ def self_join(
     engine, vectors, notes = ENGINES[name], store.read(schema.VECTORS), {"engine": name, "engine_reason": reason}
     bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
     if engine.indexed:
-        manifest = (store.read(schema.INDEX_SHARDS) if index is None else index_manifest(index)).collect()
-        index = store.read(schema.INDEX) if index is None else index
+        manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
+        index = built[1] if built else store.read(schema.INDEX)
         size = sum(row["bytes"] for row in manifest)
         placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
         notes |= {"placement": placement, "placement_reason": why}
         bringing = index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index)
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
+    cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:
-        yield engine.join(SelfJoin(vectors, reachable, read_cells(store, engine), chosen(config, heads), heads, partitions, noted)), notes
+        yield engine.join(SelfJoin(vectors, reachable, cells, chosen(config, heads), heads, partitions, noted)), notes
 
 
 def make_components(job: Job) -> Outcome:

@@ -198,7 +198,7 @@ INDEX = Table(
         Column("shard", "int", "shard number from 0"),
         Column("file", "string", "file name inside the shard"),
         Column("part", "int", "part number from 0"),
-        Column("bytes", "binary", "at most 4 MiB of the file"),
+        Column("bytes", "binary", "at most 64 KiB of the file"),
     ),
 )
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from spark_dedup import schema
 from spark_dedup.checkpoints import Checkpoints
 from spark_dedup.config import DedupConfig, SearchConfig
-from spark_dedup.engines import ENGINES, chosen
+from spark_dedup.engines import ENGINES, choose_engine, chosen
 from spark_dedup.errors import ConfigError, StoreError
 from spark_dedup.evaluation.recall import RecallRow, quote, quoted, recall_rows
 from spark_dedup.job import Job, checkpoint_folder, open_job
@@ -22,6 +22,7 @@ from spark_dedup.manifest import RunManifest
 from spark_dedup.pipeline import (
     RECALL,
     STEPS,
+    cells_of,
     distinct_vectors,
     observed,
     read_cells,
@@ -31,24 +32,30 @@ from spark_dedup.pipeline import (
     write_truth,
 )
 from spark_dedup.progress import Progress
+from spark_dedup.report.summary import EngineView
 from spark_dedup.session import get_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RANGES: dict[str, dict[str, tuple[float, ...]]] = {
+ALL_ENGINES: dict[str, tuple[float | str, ...]] = {"engine": tuple(ENGINES)}
+
+RANGES: dict[str, dict[str, tuple[float | str, ...]]] = {
     "hnsw": {
         "ef_search": (16, 32, 64, 128, 256, 512),
         "neighbours": (5, 10, 20, 50, 100, 200),
         "margin": (0.0, 0.025, 0.05, 0.1, 0.2),
         "max_neighbours": (50, 100, 200, 500, 1000, 2000),
+        **ALL_ENGINES,
     },
-    "cells": {"margin": (0.0, 0.0125, 0.025, 0.05, 0.1, 0.2)},
+    "cells": {"margin": (0.0, 0.0125, 0.025, 0.05, 0.1, 0.2), **ALL_ENGINES},
+    "semdedup": ALL_ENGINES,
+    "exact": ALL_ENGINES,
 }
 """Settings that can be swept for each engine, the usual one first, and the values tried where none are given."""
 
-BUILT_IN = {"hnsw": (), "cells": ("margin",)}
-"""Swept settings that the index is made for: it is built anew for each of their values, and not stored."""
+BUILT_IN = {"hnsw": (), "cells": ("margin",), "semdedup": (), "exact": ()}
+"""Swept settings that the engine's index is made for: it is built anew for each of their values, and not stored."""
 
 KNEE = 0.001
 """Recall that the knee may lack to the best one."""
@@ -108,7 +115,7 @@ def measure(config: DedupConfig, spark: SparkSession | None = None, *, progress:
 def sweep(
     config: DedupConfig,
     name: str | None = None,
-    values: Sequence[float] = (),
+    values: Sequence[float | str] = (),
     spark: SparkSession | None = None,
     *,
     progress: Progress | None = None,
@@ -160,17 +167,14 @@ def finished_job(config: DedupConfig, spark: SparkSession | None, progress: Prog
     return job
 
 
-def swept(config: DedupConfig, name: str | None, values: Sequence[float]) -> tuple[str, list[SearchConfig]]:
+def swept(config: DedupConfig, name: str | None, values: Sequence[float | str]) -> tuple[str, list[SearchConfig]]:
     """The setting that is swept, and the search settings of every value.
 
     Raises:
         ConfigError: Naming the engine and what can be swept for it, or the value.
     """
     own = config.search
-    ranges = RANGES.get(own.engine, {})
-    if not ranges:
-        able = ", ".join(RANGES)
-        raise ConfigError([f"engine {own.engine} has nothing to sweep: it takes no setting that trades recall for time; {able} have"])
+    ranges = RANGES[own.engine]
     name = name or next(iter(ranges))
     if name not in ranges:
         raise ConfigError([f"search.{name} can not be swept for engine {own.engine}; {', '.join(f'search.{n}' for n in ranges)} can"])
@@ -195,16 +199,19 @@ def measured_truth(job: Job) -> int:
 
 def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point:
     """Search with one value and measure it."""
-    store, setting = job.store, f"search.{name}={getattr(search, name):g}"
+    store, value = job.store, getattr(search, name)
+    setting = f"search.{name}={value if isinstance(value, str) else format(value, 'g')}"
     vectors, engine = store.read(schema.VECTORS), ENGINES[search.engine]
     folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
     noted = Observation("sweep")
     with Checkpoints(job.spark, folder) as checkpoints:
         begun = time.monotonic()
-        cells, index = read_cells(store, engine), None
-        if engine.indexed and name in BUILT_IN[search.engine]:
-            index = checkpoints.cut(engine.indexed[1](vectors, cells, search))
-        with self_join(job, search, noted, index=index) as (found, _):
+        built = None
+        if engine.indexed and (search.engine != own.engine or name in BUILT_IN[search.engine]):
+            train, build = engine.indexed
+            cells = cells_of(train(vectors, distinct_vectors(job), search))
+            built = cells, checkpoints.cut(build(vectors, cells, search))
+        with self_join(job, search, noted, built=built) as (found, _):
             pairs = checkpoints.cut(found)
         seconds = time.monotonic() - begun
         # No components are made of these pairs, so every text is its own and the figure about clusters is left out.
@@ -214,7 +221,7 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
             pairs,
             alone,
             vectors,
-            engine.limits(search, cells),
+            engine.limits(search, built[0] if built else read_cells(store, engine)),
             rule=job.config.merge.rule,
             floor=job.config.search.floor,
             texts=job.finished["vectors"].rows_out or 0,
@@ -226,6 +233,26 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
     counted = observed(noted, "pairs", "saturated")
     figures = tuple(row for row in rows if row.metric != "cluster_recall")
     return Point(setting, figures, seconds, counted["pairs"], counted["saturated"], own=search == own)
+
+
+def beside_auto(config: DedupConfig, manifest: RunManifest, spark: SparkSession, progress: Progress) -> tuple[EngineView, ...]:
+    """The engine of a finished run beside the one that `auto` would have taken; nothing where that is the same one.
+
+    Args:
+        config: The settings of the run.
+        manifest: The run.
+        spark: As in `run`.
+        progress: As in `run`.
+    """
+    own, heads = manifest.stage("candidates"), manifest.stage("vectors").counts["distinct_vectors"]
+    other, _ = choose_engine("auto", heads)
+    if other == own.notes["engine"]:
+        return ()
+    (p,) = sweep(config, "engine", [other], spark, progress=progress)
+    return (
+        EngineView(name=own.notes["engine"], seconds=manifest.stage("index").seconds + own.seconds, recall=manifest.recall),
+        EngineView(name=f"{other} (auto)", seconds=p.seconds, recall=quote(p.figures)),
+    )
 
 
 def knee(points: Sequence[Point]) -> Point | None:

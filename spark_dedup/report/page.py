@@ -273,7 +273,17 @@ def _recall(summary: Summary) -> str:
         f"<p>What no search returns does not exist for anything after it. So {n} were compared with every other one, whatever "
         "the search had found, and this is the share that it had. The lighter part of a bar is the 95 % interval.</p>"
         + _table([">Share", "Interval", "Of what", ">True neighbours"], [row(*f) for f in figures], "sizes")
+        + _engines(summary)
     )
+
+
+def _engines(summary: Summary) -> str:
+    rows = [
+        f'<tr><th scope="row">{_text(e.name)}</th><td class="n">{e.seconds:,.1f}</td><td>{_text(e.recall)}</td></tr>'
+        for e in summary.engines
+    ]
+    told = "<h3>Search engines side by side</h3>" + _table(["Engine", ">Seconds of index and search", "Recall"], rows, "sizes")
+    return told if rows else ""
 
 
 def _limits(summary: Summary) -> str:

@@ -67,6 +67,7 @@ def render_text(summary: Summary, width: int = 100, color: bool = False, pairs: 
         _refused(summary, width, paint),
         _sizes(summary, width, paint),
         _recall(summary, width, paint),
+        _engines(summary, width, paint),
         _limits(summary, width, paint),
         _tables(summary, width, paint),
         _words(summary, width, paint),
@@ -217,6 +218,13 @@ def _recall(summary: Summary, width: int, paint: Paint) -> list[str]:
         head = f"  {digits(r.value or 0.0) + interval(r.low or 0.0, r.high or 0.0):<26}"
         lines += _indent(words, width, head, " " * len(head))
     return lines
+
+
+def _engines(summary: Summary, width: int, paint: Paint) -> list[str]:
+    if not summary.engines:
+        return []
+    lines = _heading("Search engines side by side", "seconds of index and search", width, paint)
+    return lines + [f"  {plain(e.name):<12}{e.seconds:>8.1f} s  {plain(e.recall)}" for e in summary.engines]
 
 
 def _limits(summary: Summary, width: int, paint: Paint) -> list[str]:

@@ -98,6 +98,15 @@ class RecallView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineView:
+    """One search engine on the run's vectors: its name, the seconds of index and search, and what is known of its recall."""
+
+    name: str
+    seconds: float
+    recall: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableView:
     """A table and where it lies."""
 
@@ -117,6 +126,7 @@ class Summary:
         copies: The largest groups of exact copies.
         cosine_bands: All candidate pairs by cosine.
         size_bands: All clusters of two or more records by size.
+        engines: Search engines side by side, the run's own first; empty where only that one ran.
         tables: The public tables.
         next_steps: Commands worth typing next, one a line, each with its purpose.
         measured: What the search found of the pairs that are truly there; empty where that was not measured.
@@ -128,6 +138,7 @@ class Summary:
     copies: tuple[CopyGroup, ...] = ()
     cosine_bands: tuple[CosineBand, ...] = ()
     size_bands: tuple[SizeBand, ...] = ()
+    engines: tuple[EngineView, ...] = ()
     tables: tuple[TableView, ...] = ()
     next_steps: tuple[str, ...] = ()
     measured: tuple[RecallView, ...] = ()

@@ -155,8 +155,13 @@ def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figur
     assert (cut.saturated > 0, whole.saturated) == (True, 0)
     assert (cut.own, whole.own) == (False, True)
     assert knee([cut, whole]) is whole
+    engines = sweep(settings, "engine", ["cells", "exact"], spark)
+    assert [(p.setting, p.pairs, p.recall.value) for p in engines] == [
+        ("search.engine=cells", len(pairs), 1.0),
+        ("search.engine=exact", len(pairs), 1.0),
+    ]
     stored = {r["setting"] for r in table(spark, planted["store"], schema.RECALL).collect()}
-    assert stored == {"", *recall}
+    assert stored == {"", *recall, "search.engine=cells", "search.engine=exact"}
     with pytest.raises(ConfigError, match=r"search\.cells can not be swept for engine hnsw; search\.ef_search, "):
         sweep(settings, "cells", [], spark)
     with pytest.raises(ConfigError, match="ef_search must be a whole number"):

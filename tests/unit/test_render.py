@@ -13,7 +13,7 @@ from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.pairs import Span
 from spark_dedup.report.render import render_html, render_run, render_text
 from spark_dedup.report.story import headline, limits, percent, quantity, steps, tiles
-from spark_dedup.report.summary import CopyGroup, CosineBand, PairView, RecallView, SizeBand, Summary, TableView
+from spark_dedup.report.summary import CopyGroup, CosineBand, EngineView, PairView, RecallView, SizeBand, Summary, TableView
 from spark_dedup.report.terminal import Paint, cells, wrap, wrap_spans
 
 CONFIG = load_config(
@@ -239,8 +239,10 @@ def test_what_the_search_missed_is_shown_with_intervals_and_losses_that_occurred
         RecallView(metric="pair_recall", floor=0.95, value=1.0, low=0.9871, high=1.0, n=500, pairs=9),
         RecallView(metric="pair_recall", floor=0.85, value=0.98, low=0.97, high=0.99, n=500, pairs=70),
     ]
-    summary = replace(SUMMARY, measured=tuple(rows))
+    engines = (EngineView(name="hnsw", seconds=12.3, recall="pair recall 0.9"), EngineView(name="exact (auto)", seconds=1, recall="1"))
+    summary = replace(SUMMARY, measured=tuple(rows), engines=engines)
     text = render_text(summary, width=200)
+    assert "hnsw            12.3 s  pair recall 0.9" in text
     block = text[text.index("What the search missed") :].splitlines()[1:4]
     assert [line.split()[:3] for line in block] == [
         ["0.9800", "[0.9700,", "0.9900]"],
@@ -250,6 +252,7 @@ def test_what_the_search_missed_is_shown_with_intervals_and_losses_that_occurred
     page = Page(render_html(summary)).text
     assert "lost because a list of neighbours or copies was cut" in page
     assert "through the graph" not in page
+    assert "exact (auto)" in page
     assert "recall" not in Page(render_html(SUMMARY)).ids
 
 

@@ -5,6 +5,7 @@ SPARK ?= 3.5
 ENCODER ?= use
 PYTHON ?= python3
 NAME ?=
+QUICK ?=
 
 ifeq ($(filter $(SPARK),3.5 4.1),)
 $(error SPARK must be 3.5 or 4.1, got '$(SPARK)')
@@ -32,7 +33,7 @@ SHELL := /bin/bash
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "variables: SPARK=3.5|4.1 (now $(SPARK))  ENCODER=use|sentence-transformers (now $(ENCODER))  PYTHON=$(PYTHON)  NAME= (one bench)"
+	@echo "variables: SPARK=3.5|4.1 (now $(SPARK))  QUICK=1 (leave out slow tests)  ENCODER=use|sentence-transformers (now $(ENCODER))  PYTHON=$(PYTHON)  NAME= (one bench)"
 
 java:
 	@found=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1) || \
@@ -82,7 +83,7 @@ unit: $(VENV)/.dev  ## tests that need no JVM
 	$(PY) -m pytest tests/unit
 
 spark-tests: $(VENV)/.dev $(JARS)  ## tests with Spark and Delta: stages, laws, whole runs
-	$(PY) -m pytest --durations=15 $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
+	$(PY) -m pytest --durations=15 $(if $(QUICK),-m "not slow") $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
 
 notebooks: $(VENV)/.dev $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks

@@ -31,7 +31,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
     session = local_session(
         "local[2]",
         **{
-            "spark.driver.memory": "2g",
+            "spark.driver.memory": "4g",
+            # Hundreds of runs: what Spark remembers of finished queries would fill the heap.
+            "spark.ui.retainedJobs": "20",
+            "spark.ui.retainedStages": "20",
+            "spark.sql.ui.retainedExecutions": "20",
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.local.dir": str(scratch / "local"),

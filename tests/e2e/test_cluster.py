@@ -48,7 +48,7 @@ def local(spark, tmp_path_factory):
     settings = {
         "source": {"table": str(folder / "source"), "format": "delta", "id": "id", "text": "text"},
         "embed": {"encoder": "planted:encoder"},
-        "search": {"shards": 2},
+        "search": {"shards": 2, "engine": "hnsw"},
         "store": str(folder / "store"),
     }
     (folder / "local.yaml").write_text(yaml.safe_dump(settings))

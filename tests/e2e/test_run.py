@@ -241,6 +241,7 @@ def _content(spark, store, which):
     return sorted(json.dumps(r.asDict(), sort_keys=True) for r in table(spark, store, which).drop("run_id").collect())
 
 
+@pytest.mark.slow
 def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark, tmp_path, monkeypatch):
     from spark_dedup import pipeline
 
@@ -264,13 +265,14 @@ def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark
     manifest = run(settings, spark)
     reused = {s.stage: s.reused for s in manifest.stages}
     # every earlier call finished one stage more; only the last stage was left
-    assert reused == {step.name: step.name != "clusters" for step in pipeline.STEPS}
+    assert reused == {step.name: step is not pipeline.STEPS[-1] for step in pipeline.STEPS}
     clusters = clusters_of(spark, tmp_path / "store")
     assert partition_of(clusters) == {frozenset(t) for t in truth}
     assert len({r["run_id"] for r in clusters.values()}) == 1
     assert run(settings, spark).did_work is False
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, tmp_path):
     rows, _ = families(4)
     source = save(spark, rows, tmp_path / "source")
@@ -303,6 +305,7 @@ def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, t
     ],
     ids=["empty", "one", "all equal", "all different"],
 )
+@pytest.mark.slow
 def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
     source = save(spark, rows, tmp_path / "source")
     manifest = run(config_of(source, tmp_path / "store"), spark)
@@ -312,6 +315,7 @@ def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
     assert manifest.stage("clusters").counts["removable_rows"] == len(rows) - len(groups)
 
 
+@pytest.mark.slow
 def test_number_ids_keep_their_type_in_every_table(spark, tmp_path):
     rows = [(-5, "one and the same text"), (2**31 - 1, "one and the same text"), (7, "another text altogether")]
     source = save(spark, rows, tmp_path / "source", "id int, text string")
@@ -349,6 +353,7 @@ def test_catalog_names_expressions_and_back_ticks(spark, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.slow
 def test_files_without_versions_are_watched_by_their_content(spark, tmp_path, form):
     rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
     frame = spark.createDataFrame(rows, "id string, text string")
@@ -403,6 +408,7 @@ def test_expressions_are_checked_before_any_work(spark, tmp_path, setting, messa
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_null_and_repeated_ids_are_refused_with_examples_before_heavy_work(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o20_duplicate_ids.jsonl").read_text().splitlines()]
     source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
@@ -419,6 +425,7 @@ def test_null_and_repeated_ids_are_refused_with_examples_before_heavy_work(spark
     assert sorted(clusters_of(spark, tmp_path / "store2")) == ["r2", "r3"]
 
 
+@pytest.mark.slow
 def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
     rows = [
         json.loads(line) for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for line in (CASES / name).read_text().splitlines() if line
@@ -442,6 +449,7 @@ def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
     assert not touched & set(lone)
 
 
+@pytest.mark.slow
 def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o03_invisible.jsonl").read_text().splitlines()]
     source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
@@ -451,6 +459,7 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
     assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(r["id"] for r in rows)}
 
 
+@pytest.mark.slow
 def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_saw(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
     # `other` is left out: an excerpt of long_b, whose words in another order are long_a's too
@@ -481,6 +490,7 @@ def _with_texts(spark, path, name):
 COLUMN = ("embed.encoder=column", "embed.column=v", "merge.rule=cosine >= 0.85")
 
 
+@pytest.mark.slow
 def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_path):
     rows, source = _with_texts(spark, tmp_path / "source", "o09_copies.parquet")
     manifest = run(config_of(source, tmp_path / "store", *COLUMN), spark)
@@ -496,6 +506,7 @@ def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_pa
     assert manifest.stage("candidates").caps_hit["copies_not_paired"] == 319_600 - 799
 
 
+@pytest.mark.slow
 def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_path):
     _, source = _with_texts(spark, tmp_path / "source", "o10_small_shard.jsonl")
     run(config_of(source, tmp_path / "store", *COLUMN), spark)
@@ -504,6 +515,7 @@ def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_
     assert pairs[0]["cosine"] == pytest.approx(0.96, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_unusable_vectors_are_set_aside_with_the_reason(spark, tmp_path):
     rows = [r for r in pq.read_table(CASES / "o11_bad_vectors.parquet").to_pylist() if r["id"] not in ("short1", "empty1", "nullel")]
     data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
@@ -527,6 +539,7 @@ def test_unusable_vectors_are_set_aside_with_the_reason(spark, tmp_path):
     assert manifest.stage("embeddings").counts["bad_embedding"] == 6
 
 
+@pytest.mark.slow
 def test_vectors_of_a_wrong_length_or_with_a_null_inside_stop_the_run_by_name(spark, tmp_path):
     _, source = _with_texts(spark, tmp_path / "source", "o11_bad_vectors.parquet")
     with pytest.raises(EmbeddingError) as e:
@@ -538,6 +551,7 @@ def test_vectors_of_a_wrong_length_or_with_a_null_inside_stop_the_run_by_name(sp
     assert not (tmp_path / "store" / "_index").exists()
 
 
+@pytest.mark.slow
 def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     rows, _ = families(5)
     source = save(spark, rows, tmp_path / "source")
@@ -549,6 +563,7 @@ def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     assert {frozenset(("o0000", "c0000")), frozenset(("a0000",))} <= partition_of(clusters)
 
 
+@pytest.mark.slow
 def test_large_groups_pass_under_a_small_driver(spark, spark_conf, tmp_path):
     spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     spark_conf("spark.sql.autoBroadcastJoinThreshold", "-1")

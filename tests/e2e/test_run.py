@@ -136,6 +136,7 @@ def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted
     assert {r["value"] for (metric, _), r in figures.items() if metric.startswith("loss_")} == {0.0}
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted):
     settings = planted_config(planted["source"], planted["store"])
     cut, whole = sweep(settings, "max_neighbours", [1, 2000], spark)

@@ -184,8 +184,8 @@ def swept(config: DedupConfig, name: str | None, values: Sequence[float | str]) 
     return name, [replace(config, search=replace(own, **{name: v})).search for v in chosen_values]
 
 
-def measured_truth(job: Job) -> int:
-    """See to it that TRUTH is that of the run's own sample, or of a new one where the run drew none; gives its texts."""
+def measured_truth(job: Job) -> None:
+    """See to it that TRUTH is that of the run's own sample, or of a new one where the run drew none."""
     texts, known = job.finished["vectors"].rows_out or 0, job.finished.get(RECALL.name)
     rows = known.counts.get("sample", 0) if known else 0
     rows = rows or (sample_size(job, job.config.recall.sample or texts) if texts else 0)
@@ -194,7 +194,6 @@ def measured_truth(job: Job) -> int:
             f"recall can not be measured: {texts:,} vectors, recall.share {job.config.recall.share:g}", hint="--set recall.share=1"
         )
     write_truth(job, rows)
-    return rows
 
 
 def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point:

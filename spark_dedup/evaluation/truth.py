@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import fingerprint
 from spark_dedup.kernels.features import NUMBERS, FeatureBlock, PairScores, decode, pair_scores
-from spark_dedup.kernels.hnsw import PRODUCT_SLACK, Ints
-from spark_dedup.kernels.vectors import cosines, from_binary
+from spark_dedup.kernels.hnsw import Ints
+from spark_dedup.kernels.products import BLOCK_COLUMNS, BLOCK_ROWS, near_between, proposed_between
+from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import REP_ID, TRUTH, VECTORS, pa_schema
 
 if TYPE_CHECKING:
@@ -33,15 +34,10 @@ CONNECT_BYTES = 64 << 20
 READ_BYTES_PER_SECOND = 60e6
 """What one core reads and hands to Python: 410 MB of vectors in 3.3 s on two cores."""
 
-TILE_ROWS, TILE_COLUMNS = 1024, 4096
-SLICE_PAIRS = 1 << 14
-"""Pairs whose vectors are gathered and widened to float64 at once."""
-
 ENTRY_SECONDS = 3e-5
 """Time of one task for an entry of a true list: to recompute its cosine, score and store it, and to look it up when recall is measured."""
 
 MEASURE_SECONDS = 0.15
-MEASURE_VALUES = 1 << 20
 
 FOUND = ", ".join(f"`{c.name}` {c.type}" for c in TRUTH.columns if c.name != "fingerprint")
 
@@ -168,26 +164,11 @@ class Block:
         Yields:
             rep_id of the text of the block, rep_id of the other, their cosine, their other scores.
         """
-        for rows, columns in self.above(vectors, floor - PRODUCT_SLACK):
-            different = self.rep_ids[rows] != ids[columns]
-            rows, columns = rows[different], columns[different]
-            for start in range(0, len(rows), SLICE_PAIRS):
-                row, column = rows[start : start + SLICE_PAIRS], columns[start : start + SLICE_PAIRS]
-                cosine = cosines(self.vectors[row], vectors[column])
-                kept = cosine >= floor
-                if kept.any():
-                    row, column = row[kept], column[kept]
-                    yield self.rep_ids[row], ids[column], cosine[kept], pair_scores(self.features, row, features, column)
-
-    def above(self, vectors: NDArray[np.float32], least: float) -> Iterator[tuple[Ints, Ints]]:
-        """Rows of the block and of `vectors` whose float32 product is at least `least`, tile by tile."""
-        for i in range(0, len(self.vectors), TILE_ROWS):
-            for j in range(0, len(vectors), TILE_COLUMNS):
-                tile = self.vectors[i : i + TILE_ROWS] @ vectors[j : j + TILE_COLUMNS].T
-                hits = np.flatnonzero(tile >= np.float32(least))
-                if len(hits):
-                    rows, columns = np.divmod(hits, tile.shape[1])
-                    yield rows + i, columns + j
+        for near in near_between(self.vectors, vectors, floor):
+            different = self.rep_ids[near.left] != ids[near.right]
+            if different.any():
+                row, column = near.left[different], near.right[different]
+                yield self.rep_ids[row], ids[column], near.cosine[different], pair_scores(self.features, row, features, column)
 
 
 def sample_blocks(sample: DataFrame) -> Iterator[Block]:
@@ -214,7 +195,7 @@ def make_block(ids: list[int], vectors: list[bytes], features: list[bytes | None
 
 
 def product_rate(spark: SparkSession, dimension: int, tasks: int) -> float:
-    """FLOP/s that all tasks reach together in the products of `Block.above`, measured in one small job of less than half a second.
+    """FLOP/s that all tasks reach together in blocks of products, measured in one small job of less than half a second.
 
     Args:
         spark: Session.
@@ -232,17 +213,15 @@ def product_rate(spark: SparkSession, dimension: int, tasks: int) -> float:
 
 
 def tile_rate(dimension: int) -> float:
-    """FLOP/s of this process in products with a threshold that nothing reaches, after one product to warm up."""
-    columns = max(256, min(TILE_COLUMNS, MEASURE_VALUES // dimension))
-    x = np.full((max(columns, TILE_ROWS), dimension), 0.5 / dimension**0.5, dtype=np.float32)
-    nothing = FeatureBlock(np.zeros(0, dtype=np.uint64), np.zeros(3 * TILE_ROWS + 1, dtype=np.int64))
-    block = Block(np.zeros(TILE_ROWS, dtype=np.int64), x[:TILE_ROWS], nothing)
-    list(block.above(x[:columns], 2.0))
+    """FLOP/s of this process in blocks of products with a threshold that nothing reaches, after one block to warm up."""
+    x = np.full((BLOCK_COLUMNS, dimension), 0.5 / dimension**0.5, dtype=np.float32)
+    block = x[:BLOCK_ROWS]
+    list(proposed_between(block, x, 2.0))
     begun, done = time.perf_counter(), 0
     while (passed := time.perf_counter() - begun) < MEASURE_SECONDS or not done:
-        list(block.above(x[:columns], 2.0))
+        list(proposed_between(block, x, 2.0))
         done += 1
-    return done * 2.0 * TILE_ROWS * columns * dimension / passed
+    return done * 2.0 * BLOCK_ROWS * BLOCK_COLUMNS * dimension / passed
 
 
 def budgeted_sample(

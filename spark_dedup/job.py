@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -29,6 +29,9 @@ from spark_dedup.store import TableStore, stage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+
+RECORD_SECONDS = 15.0
+"""Work that a killed process may lose: a finished stage goes on record with those after it once they took this long together."""
 
 LAYOUT = 1
 """Version of the tables' meaning; raised whenever a store of an older version must not be continued."""
@@ -80,6 +83,7 @@ class Job:
     fingerprint: str
     finished: dict[str, StageRecord]
     progress: Progress
+    unrecorded: list[StageRecord] = field(default_factory=list)
 
     def lineage(self, stage: str) -> dict[str, Any]:
         """What a commit says about its origin."""
@@ -97,7 +101,7 @@ class Job:
         return written.rows, written.bytes
 
     def perform(self, step: Step) -> StageRecord:
-        """Run one step; if it fails, put that on record. Success is for the caller to record."""
+        """Run one step; if it fails, put that on record. Success is for the caller to `finish`."""
         begun = time.monotonic()
         before = self.finished.get(step.after) if step.after else None
         try:
@@ -130,15 +134,23 @@ class Job:
             seconds=time.monotonic() - begun,
         )
 
+    def finish(self, record: StageRecord) -> None:
+        """Let later steps build on a stage, and put it on record once `RECORD_SECONDS` would be lost without it."""
+        self.finished[record.stage] = record
+        self.unrecorded.append(record)
+        if sum(r.seconds for r in self.unrecorded) >= RECORD_SECONDS:
+            self.record()
+
     def record(self, *records: StageRecord) -> None:
-        """Append to `runs`, in one commit."""
+        """Append to `runs` whatever is finished and not there yet, and these records, in one commit."""
         header = {
             "run_id": self.run_id,
             "source": self.config.source.table,
             "source_version": self.source.version,
             "settings": json.dumps(self.settings, ensure_ascii=False),
         }
-        self.store.record(header, records)
+        self.store.record(header, [*self.unrecorded, *records])
+        self.unrecorded.clear()
 
     def whole(self, seconds: float) -> StageRecord:
         """The record that stands for the whole run, once every stage is finished."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class StageRecord:
         bytes: Bytes written.
         seconds: Wall time.
         status: `done`, `failed` or `started`.
+        finished_at: When that was, UTC.
         reused: True if an earlier run had already finished the stage and nothing was done now (not stored).
     """
 
@@ -43,6 +45,7 @@ class StageRecord:
     bytes: int = 0
     seconds: float = 0.0
     status: str = DONE
+    finished_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.timezone.utc), compare=False)
     reused: bool = False
 
 
@@ -90,4 +93,4 @@ class RunManifest:
 
     def to_json(self) -> str:
         """The manifest as one JSON object, for machines."""
-        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False, default=datetime.datetime.isoformat)

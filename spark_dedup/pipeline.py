@@ -70,9 +70,9 @@ def run(config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool
     job = open_job(config, spark, STEPS, rebuild=rebuild, progress=progress)
     ahead = [step for step in STEPS if step.name not in job.finished]
     for step in ahead:
-        record = job.perform(step)
-        job.finished[step.name] = record
-        job.record(record, *([job.whole(time.monotonic() - begun)] if step is ahead[-1] else []))
+        job.finish(job.perform(step))
+    if ahead:
+        job.record(job.whole(time.monotonic() - begun))
     return job.manifest(STEPS, time.monotonic() - begun, did_work=bool(ahead))
 
 

@@ -138,13 +138,12 @@ class TableStore:
         return self.spark.sql(f"DESCRIBE HISTORY {self.identifier(table)} LIMIT 1").collect()[0]
 
     def record(self, run: dict[str, Any], stages: Iterable[StageRecord]) -> None:
-        """Append finished stages to the `runs` table.
+        """Append finished stages to the `runs` table, in one commit.
 
         Args:
             run: run_id, source, source_version and settings (JSON), the same for all rows of a run.
             stages: What to append.
         """
-        now = datetime.datetime.now(datetime.timezone.utc)
         rows = []
         for s in stages:
             own = {
@@ -158,7 +157,7 @@ class TableStore:
                 "bytes": s.bytes,
                 "seconds": round(s.seconds, 3),
                 "status": s.status,
-                "finished_at": now,
+                "finished_at": s.finished_at,
             }
             rows.append(tuple({**run, **own}[name] for name in RUNS.names))
         self._commit(RUNS, self.spark.createDataFrame(rows, RUNS.ddl()).coalesce(1), {"run_id": run["run_id"]}, append=True)
@@ -197,6 +196,7 @@ def stage_of(row: Row, *, reused: bool = False) -> StageRecord:
         bytes=row["bytes"] or 0,
         seconds=row["seconds"] or 0.0,
         status=row["status"],
+        finished_at=row["finished_at"].astimezone(datetime.timezone.utc),  # collected without zone, in that of the process
         reused=reused,
     )
 

@@ -106,9 +106,8 @@ def measure(config: DedupConfig, spark: SparkSession | None = None, *, progress:
     job = finished_job(config, spark, progress)
     if config.recall.sample is None:
         raise ConfigError(["recall.sample must be a whole number >= 1 to measure, got null"])
-    record = job.perform(RECALL)
-    job.record(record)
-    job.finished[RECALL.name] = record
+    job.finish(job.perform(RECALL))
+    job.record()
     return job.manifest(STEPS, time.monotonic() - begun, did_work=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,16 +245,28 @@ def _content(spark, store, which):
 
 @pytest.mark.slow
 def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark, tmp_path, monkeypatch):
-    from spark_dedup import pipeline
+    from spark_dedup import job, pipeline
 
     rows, truth = families(10)
     source = save(spark, rows, tmp_path / "source")
     settings = config_of(source, tmp_path / "store")
+
+    def fail(_job):
+        raise RuntimeError("the power went out")
+
+    def killed(_job):
+        raise KeyboardInterrupt
+
+    # A process that is killed leaves tables, but no record of its last seconds: they count for nothing.
+    monkeypatch.setattr(pipeline, "STEPS", (*pipeline.STEPS[:2], replace(pipeline.STEPS[2], make=killed)))
+    monkeypatch.setattr(job, "RECORD_SECONDS", math.inf)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, spark)
+    monkeypatch.undo()
+    assert table(spark, tmp_path / "store", schema.MEMBERS).count() == len(rows)
+    assert TableStore(spark, str(tmp_path / "store")).last_run() == []
     for broken, step in enumerate(pipeline.STEPS):
         steps = list(pipeline.STEPS)
-
-        def fail(job):
-            raise RuntimeError("the power went out")
 
         steps[broken] = replace(step, make=fail)
         monkeypatch.setattr(pipeline, "STEPS", tuple(steps))

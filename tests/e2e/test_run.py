@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from spark_dedup import load_config, run, schema
 from spark_dedup.errors import ConfigError, EmbeddingError, SourceError, StoreError
 from spark_dedup.store import TableStore
-from spark_dedup.sweep import knee, sweep
+from spark_dedup.sweep import sweep
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 
 
-def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null", engine="hnsw"):
-    """Settings of one run; GraphFrames and recall, which cost seconds, are for the runs whose subject they are."""
+def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null", engine="exact"):
+    """Settings of one run; GraphFrames, an index and recall, which cost seconds, are for the runs whose subject they are."""
     base = [
         f"source.table={source}",
         f"source.format={form}",
@@ -72,7 +72,7 @@ def check_invariants(clusters, rows):
 
 def planted_config(source, store, *overrides):
     """Lists of one neighbour are full for every text with a near one, so all of them are asked again."""
-    return config_of(source, store, "search.neighbours=1", *overrides, components="auto", sample="200000")
+    return config_of(source, store, "search.neighbours=1", *overrides, components="auto", sample="200000", engine="hnsw")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,6 @@ def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figur
     assert lost == pytest.approx(1 - len(found) / len(pairs), abs=1e-12)
     assert (cut.saturated > 0, whole.saturated) == (True, 0)
     assert (cut.own, whole.own) == (False, True)
-    assert knee([cut, whole]) is whole
     engines = sweep(settings, "engine", ["cells", "exact"], spark)
     assert [(p.setting, p.pairs, p.recall.value) for p in engines] == [
         ("search.engine=cells", len(pairs), 1.0),
@@ -234,7 +233,7 @@ def test_the_same_tables_for_any_partitioning_row_order_and_adaptive_execution(s
         spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "37")
         df = spark.createDataFrame(rows, "id string, text string").repartition(partitions)
         df.write.format("delta").save(str(tmp_path / name))
-        run(config_of(tmp_path / name, tmp_path / f"{name}-store", f"search.placement={placement}"), spark)
+        run(config_of(tmp_path / name, tmp_path / f"{name}-store", f"search.placement={placement}", engine="hnsw"), spark)
         assert {t: _content(spark, tmp_path / f"{name}-store", t) for t in wanted} == wanted
 
 
@@ -249,7 +248,7 @@ def test_after_a_failure_the_next_run_goes_on_from_the_last_finished_stage(spark
 
     rows, truth = families(10)
     source = save(spark, rows, tmp_path / "source")
-    settings = config_of(source, tmp_path / "store")
+    settings = config_of(source, tmp_path / "store", engine="hnsw")
 
     def fail(_job):
         raise RuntimeError("the power went out")
@@ -507,7 +506,7 @@ COLUMN = ("embed.encoder=column", "embed.column=v", "merge.rule=cosine >= 0.85")
 @pytest.mark.slow
 def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_path):
     rows, source = _with_texts(spark, tmp_path / "source", "o09_copies.parquet")
-    manifest = run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    manifest = run(config_of(source, tmp_path / "store", *COLUMN, engine="hnsw"), spark)
     pairs = {frozenset((r["left_record"], r["right_record"])) for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()}
     assert {frozenset((f"a{i:03d}", f"b{i:03d}")) for i in range(300)} <= pairs
     copies = [r["id"] for r in rows if r["id"][0] not in "ab"]
@@ -523,7 +522,7 @@ def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_pa
 @pytest.mark.slow
 def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_path):
     _, source = _with_texts(spark, tmp_path / "source", "o10_small_shard.jsonl")
-    run(config_of(source, tmp_path / "store", *COLUMN), spark)
+    run(config_of(source, tmp_path / "store", *COLUMN, engine="hnsw"), spark)
     pairs = table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
     assert [sorted((r["left_record"], r["right_record"])) for r in pairs] == [["p1", "p2"]]
     assert pairs[0]["cosine"] == pytest.approx(0.96, abs=1e-6)

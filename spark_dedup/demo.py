@@ -44,11 +44,12 @@ def source_folder(folder: Path) -> Path:
 def write_source(spark: SparkSession, folder: Path) -> int:
     """Write the shipped sample as a Delta table, unless it is there; gives its rows."""
     target = source_folder(folder)
-    if not (target / "_delta_log").is_dir():
-        with resources.as_file(resources.files("spark_dedup") / "data" / "advisories.parquet") as path:
-            sample = pandas.read_parquet(path)  # not by Spark, whose files may lie on another machine
-        spark.createDataFrame(sample).write.format("delta").save(str(target))
-    return spark.read.format("delta").load(str(target)).count()
+    if (target / "_delta_log").is_dir():
+        return spark.read.format("delta").load(str(target)).count()
+    with resources.as_file(resources.files("spark_dedup") / "data" / "advisories.parquet") as path:
+        sample = pandas.read_parquet(path)  # not by Spark, whose files may lie on another machine
+    spark.createDataFrame(sample).write.format("delta").save(str(target))
+    return len(sample)
 
 
 def next_steps(folder: Path, config: DedupConfig) -> list[str]:

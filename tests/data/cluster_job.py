@@ -60,6 +60,7 @@ def main() -> None:
                 "executors": executors,
                 "engine": manifest.stage("components").notes["engine"],
                 "placement": manifest.stage("candidates").notes["placement"],
+                "recall": manifest.recall,
                 "changed_confs": sorted(set(settings(spark).items()) ^ set(before.items())),
             }
         )

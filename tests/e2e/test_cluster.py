@@ -49,6 +49,7 @@ def local(spark, tmp_path_factory):
         "source": {"table": str(folder / "source"), "format": "delta", "id": "id", "text": "text"},
         "embed": {"encoder": "planted:encoder"},
         "search": {"shards": 2, "engine": "hnsw"},
+        "recall": {"sample": None},
         "store": str(folder / "store"),
     }
     (folder / "local.yaml").write_text(yaml.safe_dump(settings))
@@ -63,10 +64,10 @@ def jars():
     return ",".join(str(p) for p in there.paths)
 
 
-def settings_file(local, name, **search):
+def settings_file(local, name, sample=None, **search):
     """Settings like the local run's, into another store."""
     store = local["folder"] / name
-    settings = {**local["settings"], "store": str(store), "search": {**local["settings"]["search"], **search}}
+    settings = {**local["settings"], "store": str(store), "search": {**local["settings"]["search"], **search}, "recall": {"sample": sample}}
     path = local["folder"] / f"{name}.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path, store
@@ -80,7 +81,8 @@ def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_pat
     wheel = wheel.rename(tmp_path / "spark_dedup.zip")  # Spark puts zip files on the path of the executors, wheels not
     path, store = settings_file(local, "submitted")
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars(), "--py-files", str(wheel)]
-    command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.driver.host=127.0.0.1"]
+    for conf in ("ui.enabled=false", "sql.shuffle.partitions=4", "driver.host=127.0.0.1", "databricks.delta.snapshotPartitions=2"):
+        command += ["--conf", f"spark.{conf}"]
     command += [str(ROOT / "scripts" / "submit.py"), "run", "--config", str(path), "--json"]
     done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -140,7 +142,7 @@ def wait_for(log, pattern, seconds=60):
 
 @pytest.mark.parametrize("placement", ["broadcast", "partitioned"])
 def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_per_executor(spark, local, master, placement):
-    path, store = settings_file(local, f"cluster-{placement}", placement=placement)
+    path, store = settings_file(local, f"cluster-{placement}", sample=200 if placement == "broadcast" else None, placement=placement)
     job = ROOT / "tests" / "data" / "cluster_job.py"
     done = subprocess.run(
         [sys.executable, str(job), master, jars(), str(path)], env=environment(), capture_output=True, text=True, timeout=600
@@ -151,6 +153,7 @@ def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_p
     assert told["executors"] == 2
     assert told["placement"] == placement
     assert told["changed_confs"] == []
+    assert ("n = 200" in told["recall"]) == (placement == "broadcast")
     if spark_line() == "3.5":
         assert told["engine"] == "graphframes"
     assert not list((store / "_checkpoints").glob("*"))  # nothing is left behind

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_dedup.errors import ConfigError
@@ -36,6 +37,19 @@ class ShingleSets:
 
     values: NDArray[np.uint64]
     bounds: Ints
+
+    @classmethod
+    def of(cls, blobs: pa.ChunkedArray) -> ShingleSets:
+        """Read what `blobs` wrote."""
+        array = pa.concat_arrays(blobs.cast(pa.large_binary()).chunks)
+        offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+        data = memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
+        return cls(np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False), (offsets - offsets[0]) // 8)
+
+    def blobs(self) -> pa.Array:
+        """Each set as little-endian uint64: binary, refused beyond 2 GiB."""
+        offsets, data = pa.py_buffer(8 * self.bounds), pa.py_buffer(self.values.astype("<u8", copy=False))
+        return pa.Array.from_buffers(pa.large_binary(), len(self), [None, offsets, data]).cast(pa.binary())
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

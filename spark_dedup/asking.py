@@ -99,7 +99,8 @@ def named_pairs(found: DataFrame, method: str, noted: Observation | None, events
         sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in events]
         found = found.observe(noted, F.count(LEFT_ID).alias("pairs"), *sums)
     words = F.array(*[F.lit(name) for name in NUMBERS])
-    named = found.where(F.col(LEFT_ID).isNotNull()).withColumns({"method": F.lit(method), "numbers": F.get(words, F.col("numbers"))})
+    told = {"methods": F.array(F.lit(method)), "numbers": F.get(words, F.col("numbers"))}
+    named = found.where(F.col(LEFT_ID).isNotNull()).withColumns(told)
     return SCORED_PAIRS.conform(named)
 
 

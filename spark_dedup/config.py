@@ -173,6 +173,30 @@ class SearchConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MinHashConfig(Section):
+    """The self-join by shared shingles: MinHash buckets propose pairs, their exact Jaccard decides."""
+
+    enabled: bool = setting(False, "Also look for pairs that share their words, whatever their vectors say.")
+    unit: str = setting(
+        "word",
+        "What a shingle is made of: `word`; `char`, characters; `token`, words with their case and every other mark, as in code.",
+        choices=("word", "char", "token"),
+    )
+    ngram: int = setting(5, "Units in a shingle; a text with fewer is its own only shingle.", low=1, high=64)
+    threshold: float = setting(0.8, "Least Jaccard similarity of a stored pair's shingle sets. In (0, 1].", above=0.0, high=1.0)
+    permutations: int = setting(256, "Hash functions of a signature.", low=1, high=4096)
+    band_recall: float = setting(
+        0.95, "Share of the pairs at the threshold that must meet in a bucket; bands and rows follow from it.", above=0.0, high=0.999999
+    )
+    max_bucket: int = setting(
+        1000,
+        "Texts of a bucket that are all paired; a larger bucket is split by a further hash, and pairs left out are counted.",
+        low=2,
+        high=100_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MergeConfig(Section):
     """What makes a candidate pair an edge."""
 
@@ -235,6 +259,7 @@ class DedupConfig(Section):
     exact: ExactConfig = field(default_factory=ExactConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    minhash: MinHashConfig = field(default_factory=MinHashConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     keep: KeepConfig = field(default_factory=KeepConfig)
@@ -251,6 +276,7 @@ SECTIONS: dict[str, type[Section]] = {
     "exact": ExactConfig,
     "embed": EmbedConfig,
     "search": SearchConfig,
+    "minhash": MinHashConfig,
     "merge": MergeConfig,
     "components": ComponentsConfig,
     "keep": KeepConfig,
@@ -321,7 +347,7 @@ def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
 
 def contradictions(config: DedupConfig) -> Iterable[str]:
     """Settings that are each allowed but do not fit together."""
-    source, embed, search = config.source, config.embed, config.search
+    source, embed, search, minhash = config.source, config.embed, config.search, config.minhash
     if source.format == "table" and looks_like_path(source.table):
         yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
     if source.version is not None and source.format not in ("table", "delta"):
@@ -336,6 +362,12 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
         near = difflib.get_close_matches(embed.encoder, ("sentence-transformers", "use", "column"), n=1)
         also = f"; did you mean {near[0]!r}?" if near else ""
         yield f"embed.encoder must be sentence-transformers, use, column or package.module:factory, got {embed.encoder!r}{also}"
+    # Bands of one row each let the most through.
+    if (best := 1 - (1 - minhash.threshold) ** minhash.permutations) < minhash.band_recall:
+        yield (
+            f"minhash.band_recall must be at most {best:.4g}, the best that minhash.permutations {minhash.permutations} can give at "
+            f"minhash.threshold {minhash.threshold:g}, got {minhash.band_recall:g}"
+        )
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
 

@@ -19,6 +19,7 @@ from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_r
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
+from spark_dedup.kernels.minhash import bands_for
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
 from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
@@ -27,12 +28,14 @@ from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids, split_order
+from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
+from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
-from spark_dedup.stages.score import accepted_edges, judge_pairs
+from spark_dedup.stages.score import accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
 from spark_dedup.stages.vectors import search_vectors
 from spark_dedup.store import TableStore
 
@@ -231,13 +234,34 @@ def make_candidates(job: Job) -> Outcome:
     """VECTORS x INDEX -> SCORED_PAIRS -> CANDIDATE_PAIRS."""
     representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
+    alike, limits, more = shared_words(job) if job.config.minhash.enabled else ((), {}, {})
     with self_join(job, job.config.search, found) as (pairs, notes):
-        candidates = judge_pairs(pairs, representatives, job.config.merge, job.run_id)
+        candidates = judge_pairs(one_row_a_pair(pairs, *alike) if alike else pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
     accepted = observed(judged, "edges")["edges"]
-    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again")}
-    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events), notes)
+    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again"), **more}
+    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events) | limits, notes)
+
+
+def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[str, int]]:
+    """REPRESENTATIVES -> SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, with the limits reached and further figures."""
+    store, config = job.store, job.config.minhash
+    texts, _ = job.write(schema.SKETCHES, sketch_texts(store.read(schema.REPRESENTATIVES), job.config.exact, config), "candidates")
+    sketches, noted = store.read(schema.SKETCHES), Observation("buckets")
+    bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
+    tasks = max(worker_partitions(job, texts), -(-texts * bands // TASK_BUCKET_ROWS))
+    proposed, _ = job.write(schema.PROPOSED_PAIRS, lsh_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
+    tiles = max(worker_partitions(job, proposed), -(-texts // TILE_TEXTS))
+    scored = verify_pairs(store.read(schema.PROPOSED_PAIRS), sketches, store.read(schema.VECTORS), config, tiles=tiles)
+    return (scored,), observed(noted, *LSH_EVENTS), {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
+
+
+TASK_BUCKET_ROWS = 4_000_000
+"""Texts times bands that a task sorts at once: some 100 MB."""
+
+TILE_TEXTS = 20_000
+"""Texts for which pairs are verified by a task, on average at most."""
 
 
 @contextmanager

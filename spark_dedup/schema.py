@@ -98,6 +98,7 @@ def pa_schema(ddl: str) -> pa.Schema:
         "boolean": pa.bool_(),
         "binary": pa.binary(),
         "array<string>": pa.list_(pa.string()),
+        "array<bigint>": pa.list_(pa.int64()),
     }
     fields = []
     for part in ddl.split(", "):
@@ -114,6 +115,9 @@ LEFT_ID = "left_id"
 RIGHT_ID = "right_id"
 RUN_ID = "run_id"
 
+LSH = "lsh"
+"""Method of pairs that share a MinHash bucket."""
+
 _record_id = Column(RECORD_ID, ID, "id of the source row, in the type it has there")
 _exact_key = Column(EXACT_KEY, "string", "SHA-256 of the normalised text, 64 hexadecimal digits; null where there is no text")
 _rep_id = Column(REP_ID, "bigint", "id of the representative: dense, older is smaller")
@@ -121,8 +125,12 @@ _run_id = Column(RUN_ID, "string", "run that wrote the row")
 _left = Column(LEFT_ID, "bigint", "smaller rep_id of the pair")
 _right = Column(RIGHT_ID, "bigint", "larger rep_id of the pair")
 
+_methods = Column(
+    "methods", "array<string>", "what found the pair, sorted: `hnsw`, `cells`, `semdedup` or `exact` by vectors, `lsh` by shared shingles"
+)
+
 _scores = (
-    Column("cosine", "double", "cosine of the stored vectors, recomputed in float64, in [-1, 1]"),
+    Column("cosine", "double", "cosine of the stored vectors, recomputed in float64, in [-1, 1]; null where a text has no vector"),
     Column("jaccard", "double", "shared share of all word 5-gram shingles of the two texts, in [0, 1]"),
     Column("containment", "double", "shared share of the shingles of the text that has fewer, in [0, 1]"),
     Column("substitution", "double", "words replaced, against the shorter text: 0 for an excerpt, large for a refilled form"),
@@ -226,23 +234,42 @@ INDEX_CELLS = Table(
     ),
 )
 
+SKETCHES = Table(
+    "_sketches",
+    (REP_ID,),
+    "What the search for shared words reads; written only where `minhash.enabled` is true.",
+    (
+        _rep_id,
+        Column("features", "binary", "as in `_vectors`, also for texts without a vector"),
+        Column("shingles", "binary", "ascending little-endian uint64; null where they are the shingles of the features"),
+        Column("bands", "array<bigint>", "bucket of the text in each band"),
+    ),
+)
+
+PROPOSED_PAIRS = Table(
+    "_proposed_pairs",
+    (LEFT_ID, RIGHT_ID),
+    "Pairs that share a bucket, before their Jaccard is known; written only where `minhash.enabled` is true.",
+    (_left, _right),
+)
+
 SCORED_PAIRS = Table(
     "_scored_pairs",
     (LEFT_ID, RIGHT_ID),
     "Candidate pairs with their scores, as the search returns them (not stored; see `candidate_pairs`).",
-    (_left, _right, Column("method", "string", "engine that found the pair"), *_scores),
+    (_left, _right, _methods, *_scores),
 )
 
 CANDIDATE_PAIRS = Table(
     "candidate_pairs",
-    (LEFT_ID, RIGHT_ID, "method"),
-    "Every pair that the search found at or above the floor, with its scores and the merge rule's verdict.",
+    (LEFT_ID, RIGHT_ID),
+    "Every pair that was found, once, with all its scores and the merge rule's verdict.",
     (
         _left,
         _right,
         Column("left_record", ID, "record that stands for left_id"),
         Column("right_record", ID, "record that stands for right_id"),
-        Column("method", "string", "engine that found the pair: `hnsw`, `cells`, `semdedup` or `exact`"),
+        _methods,
         *_scores,
         Column("is_edge", "boolean", "whether the merge rule holds"),
         _run_id,
@@ -371,6 +398,8 @@ TABLES = (
     INDEX,
     INDEX_SHARDS,
     INDEX_CELLS,
+    SKETCHES,
+    PROPOSED_PAIRS,
     COMPONENTS,
     TRUTH,
 )

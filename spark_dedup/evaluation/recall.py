@@ -24,7 +24,7 @@ from spark_dedup.errors import StoreError
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.metrics import Estimate, query_mean, ratio, told, worst_decile
 from spark_dedup.kernels.vectors import from_binary
-from spark_dedup.schema import LEFT_ID, REP_ID, RIGHT_ID, TRUTH, VECTORS
+from spark_dedup.schema import LEFT_ID, LSH, REP_ID, RIGHT_ID, TRUTH, VECTORS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -190,7 +190,8 @@ def query_lists(
         int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES.
     """
     stored = candidates.select(LEFT_ID, RIGHT_ID).distinct()
-    facts = text_facts(truth, stored, components, searched, limits)
+    listed = candidates.where(F.exists("methods", lambda method: method != LSH)).select(LEFT_ID, RIGHT_ID).distinct()
+    facts = text_facts(truth, listed, components, searched, limits)
     entries = with_facts(with_facts(truth_entries(truth, stored, rule, floor), facts, "other"), facts, "query")
     border = ~F.array_contains("query_visited", F.col("other_home")) & ~F.array_contains("other_visited", F.col("query_home"))
     cause = (
@@ -227,7 +228,7 @@ def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) 
     pairs = truth.where(F.col("other_id").isNotNull() & (F.col("cosine") >= floor))
     # The rule may name any column of a scored pair.
     ordered = pairs.withColumns(
-        {LEFT_ID: F.least("query_id", "other_id"), RIGHT_ID: F.greatest("query_id", "other_id"), "method": F.lit("exact")}
+        {LEFT_ID: F.least("query_id", "other_id"), RIGHT_ID: F.greatest("query_id", "other_id"), "methods": F.array(F.lit("exact"))}
     )
     ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", F.coalesce(F.expr(rule), F.lit(False)).alias("rule"))
     joined = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
@@ -242,7 +243,7 @@ def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searc
 
     Args:
         truth: TRUTH.
-        stored: Pairs that the search returned, each once.
+        stored: Pairs that the search by vectors returned, each once.
         components: COMPONENTS.
         searched: VECTORS that took part in the search.
         limits: What the engine may have cut.

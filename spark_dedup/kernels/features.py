@@ -109,11 +109,11 @@ def features(texts: Texts, *, lowercase: bool = False, strip_punctuation: bool =
         SchemaError: If `texts` holds something else than text.
     """
     pieces = normalize_pieces(texts, lowercase=lowercase, strip_punctuation=strip_punctuation)
-    parts = [_blobs([_visible(form) for form in piece]) for piece in pieces]
+    parts = [_blobs([visible_form(form) for form in piece]) for piece in pieces]
     return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
 
 
-def _visible(form: str | None) -> str | None:
+def visible_form(form: str | None) -> str | None:
     """A normalised text without characters that show nothing, so that a soft hyphen does not make two words of one."""
     if form is None or form.isascii():
         return form

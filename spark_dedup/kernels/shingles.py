@@ -1,4 +1,4 @@
-"""What a text consists of, as 64-bit hashes: its words, its numbers, its word 5-grams.
+"""What a text consists of, as 64-bit hashes: its words, numbers, characters, tokens of code, and the n-grams of these.
 
 The hashes are the same on every machine and Python. They lie below 2**63, so two different elements share one with a chance of
 about 2**-63. Functions here take normalised texts that are not empty, at most 65,536 at once, and return hashes with their rows.
@@ -23,8 +23,11 @@ Rows: TypeAlias = NDArray[np.uint16]  # sorting by 16 bits is a radix sort
 
 NGRAM = 5
 
+LONGEST_NGRAM = 64
+
 _SLICE_BYTES = 1 << 18  # hashed at once, so that the arrays stay in the processor's cache
 _WORD = re.compile(r"\w+")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _WITHOUT_BLANKS = (  # blocks of the scripts that are written without blanks between words
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -46,7 +49,7 @@ _WITHOUT_BLANKS = (  # blocks of the scripts that are written without blanks bet
 )
 
 
-def _mix(values: Hashes) -> Hashes:
+def mix(values: Hashes) -> Hashes:
     """Finalizer of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -55,15 +58,16 @@ def _mix(values: Hashes) -> Hashes:
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LONGEST = 64  # bytes; identifiers of 256 bits in hexadecimal just fit
-_TABULATION: Hashes = _mix(np.arange(1, 256 * _LONGEST + 1, dtype=np.uint64) * _GOLDEN)
+_TABULATION: Hashes = mix(np.arange(1, 256 * _LONGEST + 1, dtype=np.uint64) * _GOLDEN)
 """A random number for each place in a token and byte there; a token's hash is their sum (Zobrist 1970)."""
-_GRAM: Hashes = _mix(np.arange(1 << 20, (1 << 20) + NGRAM, dtype=np.uint64) * _GOLDEN) | np.uint64(1)
-"""Odd factors, one for each place in a 5-gram."""
+_GRAM: Hashes = mix(np.arange(1 << 20, (1 << 20) + LONGEST_NGRAM, dtype=np.uint64) * _GOLDEN) | np.uint64(1)
+"""Odd factors, one for each place in an n-gram."""
 
 # Bytes of UTF-8 beyond ASCII stand in joined texts only inside words and digits that a regular expression has found.
 _BYTE = np.arange(256)
 _IS_DIGIT: NDArray[np.bool_] = np.isin(_BYTE, list(b"0123456789")) | (_BYTE >= 0x80)
 _IS_WORD: NDArray[np.bool_] = np.isin(_BYTE, list(b"abcdefghijklmnopqrstuvwxyz_")) | _IS_DIGIT
+_IS_TOKEN: NDArray[np.bool_] = _IS_WORD | np.isin(_BYTE, list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 _IS_INNER: NDArray[np.bool_] = np.isin(_BYTE, list(b".,:/-"))
 
 
@@ -89,21 +93,41 @@ def number_hashes(texts: list[str]) -> tuple[Hashes, Rows]:
     return _span_hashes(data, starts, stops), _rows(text_starts, starts)
 
 
-def shingle_hashes(texts: list[str], words: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
-    """Every run of five words; a text with fewer is its own only shingle, case and punctuation kept.
+def char_hashes(texts: list[str]) -> tuple[Hashes, Rows]:
+    """Every character in text order, lower-cased."""
+    lower = [text.lower() for text in texts]
+    points = np.frombuffer("".join(lower).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
+    rows = np.repeat(np.arange(len(lower), dtype=np.uint16), np.fromiter(map(len, lower), dtype=np.int64, count=len(lower)))
+    return mix((points + np.uint64(1)) * _GOLDEN) >> np.uint64(1), rows
+
+
+def token_hashes(texts: list[str]) -> tuple[Hashes, Rows]:
+    r"""Every token in text order, as code has them: `\w+` with its case, and each other character that is not blank by itself."""
+    data, text_starts = _join([text if text.isascii() else " ".join(_TOKEN.findall(text)) for text in texts], lower=False)
+    inside = _IS_TOKEN[data]
+    starts, stops = _runs(inside)
+    marks = np.flatnonzero(~inside & (data > 0x20) & (data != 0x7F))
+    order = np.argsort(np.concatenate([starts, marks]), kind="stable")
+    starts, stops = np.concatenate([starts, marks])[order], np.concatenate([stops, marks + 1])[order]
+    return _span_hashes(data, starts, stops), _rows(text_starts, starts)
+
+
+def shingle_hashes(texts: list[str], words: Hashes, rows: Rows, ngram: int = NGRAM) -> tuple[Hashes, Rows]:
+    """Every run of `ngram` words; a text with fewer is its own only shingle, case and punctuation kept.
 
     Args:
         texts: The texts.
-        words: Their words, from `word_hashes`.
+        words: Their words, characters or tokens.
         rows: Rows of the words.
+        ngram: In [1, `LONGEST_NGRAM`].
     """
-    few = np.flatnonzero(np.bincount(rows, minlength=len(texts)) < NGRAM)
-    runs = max(0, len(words) - NGRAM + 1)
+    few = np.flatnonzero(np.bincount(rows, minlength=len(texts)) < ngram)
+    runs = max(0, len(words) - ngram + 1)
     grams = np.zeros(runs, dtype=np.uint64)
-    for k in range(NGRAM):
+    for k in range(ngram):
         grams += words[k : k + runs] * _GRAM[k]
     inside = rows[:runs] == rows[len(rows) - runs :]
-    hashes = np.concatenate([_mix(grams[inside]) >> np.uint64(1), _text_hashes(texts, few)])
+    hashes = np.concatenate([mix(grams[inside]) >> np.uint64(1), _text_hashes(texts, few)])
     return hashes, np.concatenate([rows[:runs][inside], few.astype(np.uint16)])
 
 
@@ -151,10 +175,11 @@ def _script_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(single), re.compile(rf"{single}|(?:(?!{single})\w)+")
 
 
-def _join(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """UTF-8 of all texts with ASCII letters lower-cased and a blank after each text, and where each text starts."""
+def _join(texts: list[str], *, lower: bool = True) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """UTF-8 of all texts with a blank after each text, ASCII letters lower-cased if asked, and where each text starts."""
     encoded = [text.encode() for text in texts]
-    data = np.frombuffer(b" ".join([*encoded, b""]).lower(), dtype=np.uint8)
+    joined = b" ".join([*encoded, b""])
+    data = np.frombuffer(joined.lower() if lower else joined, dtype=np.uint8)
     return data, edges(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)) + 1)[:-1]
 
 

@@ -103,7 +103,7 @@ def example_rows(pairs: DataFrame, floor: float) -> list[Row]:
     names = ("left_record", "right_record", "cosine", "jaccard", "containment", "substitution", "numbers")
     return (
         pairs.select(
-            F.greatest(F.lit(0), F.least(F.lit(BANDS - 1), band)).cast("int").alias("band"),
+            F.greatest(F.lit(0), F.least(F.lit(BANDS - 1), F.coalesce(band, F.lit(0)))).cast("int").alias("band"),
             "is_edge",
             F.pmod(order, F.lit(SLOTS)).cast("int").alias("slot"),
             F.struct(
@@ -134,7 +134,7 @@ def chosen_pairs(store: Tables, rows: Sequence[Row], wanted: int) -> tuple[tuple
     """The examples: accepted pairs of different clusters and cosines, and refused pairs, the very similar ones first."""
     edges = [row["pair"] for row in spread(r for r in rows if r["is_edge"])]
     others = [row["pair"] for row in spread(r for r in rows if not r["is_edge"])]
-    others.sort(key=lambda pair: pair["cosine"] < HIGH_COSINE)  # stable: both parts stay spread
+    others.sort(key=lambda pair: (pair["cosine"] or 0.0) < HIGH_COSINE)  # stable: both parts stay spread
     edges = edges[: 10 * POOL * wanted]  # enough to meet as many clusters as are wanted
     clusters = clusters_of(store.read(schema.CLUSTERS), [pair["left_record"] for pair in edges])
     of_cluster: dict[int, Row] = {}

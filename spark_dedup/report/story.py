@@ -232,6 +232,8 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     c = s.counts.get
     floor = setting(m.settings, "search", "floor")
     least = f" with cosine >= {floor:g}" if floor is not None else ""
+    if c("lsh_proposed") is not None:
+        least += f" or Jaccard >= {m.settings['minhash']['threshold']:g}"
     pairs, edges, refused = c("pairs"), c("edges"), c("refused")
     verdict = ""
     if edges is not None and refused is not None:
@@ -240,6 +242,7 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         f"{quantity(pairs, 'pair')}{least} ({recall})" if pairs is not None else "",
         verdict,
         _if(c("asked_again"), f"{quantity(c('asked_again', 0), 'full list')} asked again for more neighbours"),
+        _if(c("lsh_proposed"), f"{quantity(c('lsh_proposed', 0), 'pair')} shared a MinHash bucket and had their Jaccard verified"),
         _decision(s, "placement", "index placement"),
     ]
 
@@ -327,6 +330,9 @@ def limits(summary: Summary) -> list[str]:
             elif name == "copies_not_paired":
                 told = f"{quantity(hits, 'pair')} of texts with equal vectors left out{_at(m, 'max_copies')}"
                 out.append(f"{told}: each text is still paired with the first of its kind")
+            elif name == "bucket_pairs_left_out":
+                told = f"{quantity(hits, 'pair')} of MinHash buckets over minhash.max_bucket left out"
+                out.append(f"{told}: they are found where another band brings them together")
             else:
                 out.append(f"{record.stage}: {name} reached {quantity(hits, 'time')}")
     return out

@@ -1,16 +1,125 @@
-"""SCORED_PAIRS -> CANDIDATE_PAIRS -> EDGES: the merge rule's verdict on every pair."""
+"""PROPOSED_PAIRS -> SCORED_PAIRS -> CANDIDATE_PAIRS -> EDGES: every pair's scores, and the merge rule's verdict on it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from spark_dedup.config import MergeConfig
-from spark_dedup.schema import CANDIDATE_PAIRS, EDGES, LEFT_ID, RECORD_ID, REP_ID, RIGHT_ID, RUN_ID
+from spark_dedup.asking import SCORES
+from spark_dedup.config import MergeConfig, MinHashConfig
+from spark_dedup.grouped import group_runs
+from spark_dedup.kernels.features import NUMBERS, decode, pair_scores
+from spark_dedup.kernels.minhash import ShingleSets, is_feature
+from spark_dedup.kernels.vectors import cosines_at, from_binary
+from spark_dedup.schema import (
+    CANDIDATE_PAIRS,
+    EDGES,
+    LEFT_ID,
+    LSH,
+    PROPOSED_PAIRS,
+    RECORD_ID,
+    REP_ID,
+    RIGHT_ID,
+    RUN_ID,
+    SCORED_PAIRS,
+    SKETCHES,
+    VECTORS,
+    pa_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, config: MinHashConfig, *, tiles: int) -> DataFrame:
+    """Score the proposed pairs as the engines score theirs, and keep those whose shingle sets are alike.
+
+    A tile holds pairs with equal hashes of `left_id` and is the work of a task; each text comes into a tile once, however many of
+    its pairs need it.
+
+    Args:
+        proposed: PROPOSED_PAIRS.
+        sketches: SKETCHES.
+        vectors: VECTORS; a pair with a text that is not among them has no cosine.
+        config: Uses `unit`, `ngram` and `threshold`.
+        tiles: At least 1; changes no row.
+
+    Returns:
+        SCORED_PAIRS: those with a Jaccard of at least `threshold`, computed from the whole sets of the configured shingles.
+    """
+    tiled = PROPOSED_PAIRS.conform(proposed).withColumn("tile", F.pmod(F.xxhash64(LEFT_ID), F.lit(tiles)).cast("int"))
+    needed = tiled.select("tile", F.explode(F.array(LEFT_ID, RIGHT_ID)).alias(REP_ID)).distinct()
+    texts = needed.join(SKETCHES.conform(sketches).select(REP_ID, "features", "shingles"), REP_ID, how="inner")
+    texts = texts.join(VECTORS.conform(vectors).select(REP_ID, "vector"), REP_ID, how="left")
+    together = tiled.unionByName(texts, allowMissingColumns=True).repartition(tiles, "tile").sortWithinPartitions("tile")
+    names = ["tile", LEFT_ID, RIGHT_ID, REP_ID, "vector", "features", "shingles"]
+    found = together.select(*names).mapInArrow(scoring(config), FOUND)
+    return SCORED_PAIRS.conform(found.withColumn("methods", F.array(F.lit(LSH))))
+
+
+FOUND = ", ".join(f"`{c.name}` {c.type}" for c in SCORED_PAIRS.columns if c.name != "methods")
+
+
+def scoring(config: MinHashConfig) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that scores a stream of tiles: rows of pairs, with `left_id`, and of texts, with `rep_id`."""
+
+    def score(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _, tile in group_runs(batches, "tile"):
+            rows = pa.Table.from_batches(list(tile))
+            pairs, texts = rows.filter(pc.is_valid(rows[LEFT_ID])), rows.filter(pc.is_valid(rows[REP_ID]))
+            yield from scored(pairs, texts.sort_by(REP_ID), config)
+
+    return score
+
+
+def scored(pairs: pa.Table, texts: pa.Table, config: MinHashConfig) -> Iterator[pa.RecordBatch]:
+    """The pairs of one tile whose shingle sets are alike, with their scores.
+
+    Args:
+        pairs: `left_id`, `right_id`.
+        texts: `rep_id` in order, `vector`, `features`, `shingles`: every text of the pairs once.
+        config: As in `verify_pairs`.
+    """
+    pairs = pairs.sort_by([(LEFT_ID, "ascending"), (RIGHT_ID, "ascending")])
+    ids, block = texts[REP_ID].to_numpy(), decode(texts["features"])
+    left, right = (np.searchsorted(ids, pairs[name].to_numpy()) for name in (LEFT_ID, RIGHT_ID))
+    sets = block if is_feature(config.unit, config.ngram) else ShingleSets.of(texts["shingles"]).block()
+    alike = pair_scores(sets, left, sets, right).jaccard >= config.threshold
+    left, right = left[alike], right[alike]
+    scores = pair_scores(block, left, block, right)
+    has_vector = pc.is_valid(texts["vector"]).to_numpy()
+    known = has_vector[left] & has_vector[right]
+    cosine = np.zeros(len(left))
+    if known.any():
+        vectors = np.concatenate([from_binary(chunk) for chunk in texts["vector"].drop_null().chunks if len(chunk)])
+        row = np.cumsum(has_vector) - 1
+        cosine[known] = cosines_at(vectors, row[left[known]], vectors, row[right[known]])
+    numbers = pa.array(NUMBERS).take(pa.array(scores.numbers))
+    others = map(pa.array, (scores.jaccard, scores.containment, scores.substitution))
+    columns = [pa.array(ids[left]), pa.array(ids[right]), pa.array(cosine, mask=~known), *others, numbers]
+    yield pa.RecordBatch.from_arrays(columns, schema=pa_schema(FOUND))
+
+
+def one_row_a_pair(*sources: DataFrame) -> DataFrame:
+    """A pair that several methods found is one row with several methods.
+
+    Args:
+        sources: SCORED_PAIRS each; scores of a pair are a function of its texts, so they agree.
+
+    Returns:
+        SCORED_PAIRS.
+    """
+    both = sources[0]
+    for source in sources[1:]:
+        both = both.unionByName(source)
+    scores = [F.max(name).alias(name) for name in (*SCORES, "numbers")]
+    methods = F.array_sort(F.array_distinct(F.flatten(F.collect_list("methods")))).alias("methods")
+    return SCORED_PAIRS.conform(both.groupBy(LEFT_ID, RIGHT_ID).agg(methods, *scores))
 
 
 def judge_pairs(pairs: DataFrame, representatives: DataFrame, config: MergeConfig, run_id: str) -> DataFrame:
@@ -40,4 +149,4 @@ def accepted_edges(candidate_pairs: DataFrame) -> DataFrame:
     Returns:
         EDGES, each once.
     """
-    return EDGES.conform(candidate_pairs.where("is_edge").select(LEFT_ID, RIGHT_ID).distinct())
+    return EDGES.conform(candidate_pairs.where("is_edge").select(LEFT_ID, RIGHT_ID))

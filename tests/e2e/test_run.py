@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from planted import families
+from planted import families, sentence
 from pyspark.sql import functions as F
 
 from spark_dedup import load_config, run, schema
@@ -189,7 +190,8 @@ def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_p
     assert not run(settings, spark).did_work
     assert manifest.recall == "recall not measured"
     want = [
-        r.asDict() | {"method": method, "run_id": manifest.run_id} for r in table(spark, planted["store"], schema.CANDIDATE_PAIRS).collect()
+        r.asDict() | {"methods": [method], "run_id": manifest.run_id}
+        for r in table(spark, planted["store"], schema.CANDIDATE_PAIRS).collect()
     ]
     found = [r.asDict() for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()]
     assert sorted(map(str, found)) == sorted(map(str, want))
@@ -597,3 +599,37 @@ def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path)
     with pytest.raises(EmbeddingError, match="the encoder failed on the texts with rep_id 0 to 0"):
         run(config_of(source, tmp_path / "store", "embed.encoder=broken_encoder:factory"), spark)
     assert not TableStore(spark, str(tmp_path / "store")).exists(schema.EMBEDDINGS)
+
+
+def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path):
+    """Two texts of nearly the same words whose vectors disagree, two whose vectors agree too, one without a vector, one alone."""
+    rng = random.Random(17)
+    long, other = sentence(rng, 200), sentence(rng, 200)
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    rows = [
+        ("a", long, x),
+        ("b", f"{long} and so on", y),  # only their words bring them together
+        ("c", f"{long} and more", x),  # by words and vectors with a, by words with b
+        ("d", f"{long} without", [0.0, 0.0]),
+        ("e", other, [0.6, 0.8]),
+    ]
+    source = save(spark, rows, tmp_path / "source", "id string, text string, v array<float>")
+    extra = ("embed.encoder=column", "embed.column=v", "minhash.enabled=true")
+    manifest = run(config_of(source, tmp_path / "store", *extra, engine="exact"), spark)
+    pairs = {
+        tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"])
+        for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
+    }
+    assert pairs == {
+        ("a", "b"): (["lsh"], 0.0, True),
+        ("a", "c"): (["exact", "lsh"], 1.0, True),
+        ("a", "d"): (["lsh"], None, True),
+        # b, c and d differ from each other in the words at the end: replaced, yet at most 3 of 202 words
+        ("b", "c"): (["lsh"], 0.0, True),
+        ("b", "d"): (["lsh"], None, True),
+        ("c", "d"): (["lsh"], None, True),
+    }
+    assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset("abcd"), frozenset("e")}
+    counts = manifest.stage("candidates").counts
+    assert counts["lsh_proposed"] == 6
+    assert manifest.stage("candidates").caps_hit == {}

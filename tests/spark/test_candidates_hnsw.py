@@ -180,7 +180,7 @@ def test_a_pair_found_twice_with_different_last_bits_keeps_the_higher_score(spar
     found = [*twice, (*[None] * 8, 4, 1)]  # the last row carries counts only
     pairs = distinct_pairs(spark.createDataFrame(found, FOUND), "hnsw", None)
     assert pairs.schema.simpleString() == spark.createDataFrame([], SCORED_PAIRS.ddl()).schema.simpleString()
-    assert list(map(tuple, pairs.collect())) == [(10, 729, "hnsw", 0.96000004, 0.5, 0.5, 0.25, "contained")]
+    assert list(map(tuple, pairs.collect())) == [(10, 729, ["hnsw"], 0.96000004, 0.5, 0.5, 0.25, "contained")]
 
 
 def test_limits_that_were_reached_are_counted(spark):

@@ -65,6 +65,12 @@ def test_defaults_are_the_documented_ones():
         ("embed.encoder=column", r"embed\.column must name the source's vector column"),
         ("embed.column=v", r"embed\.column is only used when embed\.encoder is 'column'"),
         ("embed.rows_per_commit=1", r"embed\.rows_per_commit must be a whole number >= 1024, got 1"),
+        ("minhash.unit=words", r"minhash\.unit must be one of word, char, token, got 'words'; did you mean 'word'\?"),
+        ("minhash.threshold=0", r"minhash\.threshold must be a number in \(0, 1\], got 0"),
+        ("minhash.ngram=65", r"minhash\.ngram must be a whole number in \[1, 64\], got 65"),
+        ("minhash.band_recall=1", r"minhash\.band_recall must be a number in \(0, 0.999999\], got 1"),
+        ("minhash.max_bucket=1", r"minhash\.max_bucket must be a whole number in \[2, 100000\], got 1"),
+        ("minhash.threshold=0.01", r"minhash\.band_recall must be at most 0.9237, the best that minhash\.permutations 256 can give at .* 0.01"),
         ("components.engine=spark", r"components\.engine must be one of auto, graphframes, dataframe, got 'spark'"),
         ("keep.order_by=[]", r"keep\.order_by must be a list of at least one expression"),
         ("merge.rule=''", r"merge\.rule must not be empty"),
@@ -129,7 +135,7 @@ def test_fingerprint_changes_with_what_changes_tables_and_with_nothing_else():
     plain = fingerprint(load())
     same = ["search.placement=partitioned", "embed.batch_size=8", "embed.device=cpu", "components.engine=dataframe", "store=other.schema"]
     assert {fingerprint(load(s)) for s in same} == {plain}
-    different = ["search.floor=0.9", "merge.rule=cosine > 0.9", "exact.lowercase=true", "keep.order_by=[record_id]", "search.shards=3"]
+    different = ["search.floor=0.9", "merge.rule=cosine > 0.9", "exact.lowercase=true", "keep.order_by=[record_id]", "minhash.ngram=3"]
     others = {fingerprint(load(s)) for s in different}
     assert len(others) == len(different)
     assert plain not in others

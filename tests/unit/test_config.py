@@ -70,7 +70,7 @@ def test_defaults_are_the_documented_ones():
         ("minhash.ngram=65", r"minhash\.ngram must be a whole number in \[1, 64\], got 65"),
         ("minhash.band_recall=1", r"minhash\.band_recall must be a number in \(0, 0.999999\], got 1"),
         ("minhash.max_bucket=1", r"minhash\.max_bucket must be a whole number in \[2, 100000\], got 1"),
-        ("minhash.threshold=0.01", r"minhash\.band_recall must be at most 0.9237, the best that minhash\.permutations 256 can give at .* 0.01"),
+        ("minhash.threshold=0.01", r"minhash\.band_recall must be at most 0.9237, the best that minhash\.permutations 256 can give at .*"),
         ("components.engine=spark", r"components\.engine must be one of auto, graphframes, dataframe, got 'spark'"),
         ("keep.order_by=[]", r"keep\.order_by must be a list of at least one expression"),
         ("merge.rule=''", r"merge\.rule must not be empty"),

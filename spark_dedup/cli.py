@@ -51,6 +51,10 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="one setting; may be repeated")
     demo.set_defaults(call=demo_command)
 
+    plan = commands.add_parser("plan", parents=[settings, output], help="what a run would do and take, before it is started")
+    plan.add_argument("--price-per-hour", type=float, metavar="X", help="what the cluster costs, in any currency")
+    plan.set_defaults(call=plan_command)
+
     recall = commands.add_parser("recall", parents=[settings, output], help="measure what the search of a finished run missed")
     recall.add_argument(
         "--sweep",
@@ -175,6 +179,19 @@ def demo_command(arguments: argparse.Namespace) -> int:
     summary = replace(summary, engines=beside_auto(config, manifest, spark, progress))
     (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
     put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty(), pairs=4))
+    return OK
+
+
+def plan_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup plan`."""
+    config, price = load_config(arguments.config, arguments.overrides), arguments.price_per_hour
+    if price is not None and not 0 <= price < float("inf"):
+        raise ConfigError([f"--price-per-hour must be a number >= 0, got {price}"])
+    from spark_dedup.planning import plan
+    from spark_dedup.report.plan import plan_json, render_plan
+
+    found = plan(config, price_per_hour=price, progress=progress_of(arguments))
+    put(plan_json(found) if arguments.json else render_plan(found, width=page_width(), color=sys.stdout.isatty()))
     return OK
 
 

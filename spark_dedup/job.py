@@ -186,10 +186,7 @@ def open_job(config: DedupConfig, spark: SparkSession, steps: Sequence[Step], *,
     check_rule(spark, config.merge.rule)
     components_engine(caps, config.components.engine)
     source = open_source(spark, config)
-    identity = encoder_identity(config.embed)
-    if config.embed.encoder == "column":
-        identity = {**identity, "source": config.source.table, "state": source.state}
-    model = fingerprint(identity, {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation})
+    model = model_fingerprint(config, source)
     settings = {**as_dict(config), "model": model}
     whole = fingerprint(config, model, source.state, LAYOUT, FEATURES_VERSION)
     store = TableStore(spark, config.store)
@@ -207,6 +204,18 @@ def open_job(config: DedupConfig, spark: SparkSession, steps: Sequence[Step], *,
     if last and rebuild:  # from here on the store no longer holds the earlier run
         job.record(StageRecord(stage=RUN, fingerprint=whole, status=STARTED))
     return job
+
+
+def model_fingerprint(config: DedupConfig, source: Source) -> str:
+    """What decides the vector of a text: stored vectors are used again where it is the same.
+
+    Raises:
+        EnvironmentProblem: If the encoder is not there.
+    """
+    identity = encoder_identity(config.embed)
+    if config.embed.encoder == "column":
+        identity = {**identity, "source": config.source.table, "state": source.state}
+    return fingerprint(identity, {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation})
 
 
 def new_run_id() -> str:

@@ -19,7 +19,7 @@ from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_r
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.minhash import bands_for
+from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
 from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
@@ -234,18 +234,18 @@ def make_candidates(job: Job) -> Outcome:
     """VECTORS x INDEX -> SCORED_PAIRS -> CANDIDATE_PAIRS."""
     representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
-    alike, limits, more = shared_words(job) if job.config.minhash.enabled else ((), {}, {})
+    alike, limits, more, design = shared_words(job) if job.config.minhash.enabled else ((), {}, {}, {})
     with self_join(job, job.config.search, found) as (pairs, notes):
         candidates = judge_pairs(one_row_a_pair(pairs, *alike) if alike else pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
     accepted = observed(judged, "edges")["edges"]
     counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again"), **more}
-    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events) | limits, notes)
+    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events) | limits, notes | design)
 
 
-def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[str, int]]:
-    """REPRESENTATIVES -> SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, with the limits reached and further figures."""
+def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[str, int], dict[str, str]]:
+    """REPRESENTATIVES -> SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, with limits reached, further figures, and the recall of the bands."""
     store, config = job.store, job.config.minhash
     texts, _ = job.write(schema.SKETCHES, sketch_texts(store.read(schema.REPRESENTATIVES), job.config.exact, config), "candidates")
     sketches, noted = store.read(schema.SKETCHES), Observation("buckets")
@@ -254,7 +254,9 @@ def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[
     proposed, _ = job.write(schema.PROPOSED_PAIRS, lsh_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
     tiles = max(worker_partitions(job, proposed), -(-texts // TILE_TEXTS))
     scored = verify_pairs(store.read(schema.PROPOSED_PAIRS), sketches, store.read(schema.VECTORS), config, tiles=tiles)
-    return (scored,), observed(noted, *LSH_EVENTS), {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
+    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design, not measured"
+    counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
+    return (scored,), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
 
 
 TASK_BUCKET_ROWS = 4_000_000

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.errors import ConfigError
 from spark_dedup.kernels.features import FeatureBlock, visible_form
-from spark_dedup.kernels.ragged import edges, ranges
+from spark_dedup.kernels.ragged import edges
 from spark_dedup.kernels.shingles import NGRAM, as_set, char_hashes, mix, shingle_hashes, token_hashes, word_hashes
 from spark_dedup.kernels.text import Texts, normalize_pieces
 
@@ -179,23 +179,3 @@ def band_hashes(found: Signatures, bands: int, rows: int) -> NDArray[np.int64]:
     for k in range(rows):
         hashes = mix((hashes ^ parts[:, :, k]) + _GOLDEN)
     return np.ascontiguousarray(hashes).view(np.int64)
-
-
-def shared_with(sample: ShingleSets, sets: ShingleSets) -> tuple[Ints, Ints, NDArray[np.float64]]:
-    """Every pair of a set of the sample and another set that share a shingle, with their exact Jaccard similarity.
-
-    Args:
-        sample: n sets.
-        sets: m sets.
-
-    Returns:
-        Row in the sample and row in the sets, int64 (p,) each, and float64 (p,), ordered by rows of the sets.
-    """
-    order = np.argsort(sample.values, kind="stable")
-    keys, owner = sample.values[order], np.repeat(np.arange(len(sample)), np.diff(sample.bounds))[order]
-    low, high = np.searchsorted(keys, sets.values, side="left"), np.searchsorted(keys, sets.values, side="right")
-    other = np.repeat(np.repeat(np.arange(len(sets)), np.diff(sets.bounds)), high - low)
-    pair, shared = np.unique(other * len(sample) + owner[ranges(low, high - low)], return_counts=True)
-    left, right = pair % max(1, len(sample)), pair // max(1, len(sample))
-    total = np.diff(sample.bounds)[left] + np.diff(sets.bounds)[right]
-    return left, right, shared / (total - shared)

@@ -12,7 +12,7 @@ import pytest
 from spark_dedup.errors import ConfigError
 from spark_dedup.kernels.buckets import bucket_pairs
 from spark_dedup.kernels.features import decode, features, pair_scores
-from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, s_curve, shared_with, shingle_sets, signatures
+from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, s_curve, shingle_sets, signatures
 from spark_dedup.kernels.ragged import edges
 
 
@@ -148,14 +148,6 @@ def test_bands_are_equal_where_their_part_of_the_signature_is():
     assert (a == b).tolist() == [True, False, True, True]
     assert len(set(band_hashes(np.zeros((1, 12), dtype=np.uint32), 4, 3)[0].tolist())) == 4, "a band's number is part of its hash"
     assert band_hashes(one, 1, 3)[0, 0] != band_hashes(one[:, [1, 0, 2]], 1, 3)[0, 0], "places matter"
-
-
-def test_shared_shingles_against_sets():
-    rng = np.random.default_rng(11)
-    sample, base = ([set(rng.choice(40, size=n, replace=False).tolist()) for n in sizes] for sizes in ((5, 0, 12), (7, 9, 0, 20)))
-    left, right, jaccard = shared_with(sets_of(*sample), sets_of(*base))
-    want = {(i, k): len(a & b) / len(a | b) for i, a in enumerate(sample) for k, b in enumerate(base) if a & b}
-    assert dict(zip(zip(left.tolist(), right.tolist(), strict=True), jaccard.tolist(), strict=True)) == want
 
 
 def pairs_of(bucket, further, ids, most):

@@ -14,6 +14,7 @@ from spark_dedup import schema
 from spark_dedup.config import DedupConfig, SearchConfig
 from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
+from spark_dedup.evaluation.plan import pairs_among
 from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
 from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
@@ -137,11 +138,6 @@ def observed(noted: Observation, *names: str) -> dict[str, int]:
             raise
         found = {}  # Spark 4 has no row to hand over where its optimizer removed the whole plan
     return {name: int(found.get(name) or 0) for name in names}
-
-
-def pairs_among(n: int) -> int:
-    """Unordered pairs of n things."""
-    return n * (n - 1) // 2
 
 
 def make_embeddings(job: Job) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from planted import families
 
 from spark_dedup.cli import main
@@ -12,6 +13,7 @@ from spark_dedup.evaluation.plan import OPENING, PLANNED, STAGES
 from spark_dedup.pipeline import run
 
 
+@pytest.mark.slow
 def test_a_plan_tells_what_the_run_then_does_and_writes_nothing(spark, tmp_path, capsys):
     rows, _ = families(60)
     spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))

@@ -100,7 +100,7 @@ def test_pairs_and_scores_are_those_of_brute_force(spark, crowded):
     wanted = (s.tolist() for s in (scores.jaccard, scores.containment, scores.substitution))
     assert [p[4:7] for p in pairs] == list(zip(*wanted, strict=True))
     assert [p[7] for p in pairs] == [NUMBERS[code] for code in scores.numbers]
-    assert {p[2] for p in pairs} == {"cells"}
+    assert all(p[2] == ["cells"] for p in pairs)
     assert noted == {"pairs": len(want), **QUIET}
 
 
@@ -132,7 +132,7 @@ def test_one_probe_finds_the_pairs_inside_cells(spark, crowded):
     pairs, _ = search(vectors, cells, index, config, place="broadcast")
     assert [p[:2] for p in pairs] == meeting(x, cells, 0.0)
     assert len(pairs) < len(meeting(x, cells, 0.1))
-    assert {p[2] for p in pairs} == {"semdedup"}
+    assert all(p[2] == ["semdedup"] for p in pairs)
 
 
 @pytest.mark.parametrize("place", ["broadcast", "partitioned"])

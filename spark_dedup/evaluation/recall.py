@@ -189,8 +189,8 @@ def query_lists(
     Returns:
         int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES.
     """
-    stored = candidates.select(LEFT_ID, RIGHT_ID).distinct()
-    listed = candidates.where(F.exists("methods", lambda method: method != LSH)).select(LEFT_ID, RIGHT_ID).distinct()
+    stored = candidates.select(LEFT_ID, RIGHT_ID)
+    listed = candidates.where(F.exists("methods", lambda method: method != LSH)).select(LEFT_ID, RIGHT_ID)
     facts = text_facts(truth, listed, components, searched, limits)
     entries = with_facts(with_facts(truth_entries(truth, stored, rule, floor), facts, "other"), facts, "query")
     border = ~F.array_contains("query_visited", F.col("other_home")) & ~F.array_contains("other_visited", F.col("query_home"))

@@ -57,7 +57,7 @@ def expand_clusters(
         F.first(F.struct(RECORD_ID, EXACT_KEY, REP_ID)).over(first).alias("canonical"),
         F.count("*").over(cluster).alias("cluster_size"),
     )
-    scores = candidate_pairs.groupBy(LEFT_ID, RIGHT_ID).agg(F.max("cosine").alias("cosine"), F.max("jaccard").alias("jaccard"))
+    scores = candidate_pairs.select(LEFT_ID, RIGHT_ID, "cosine", "jaccard")
     is_canonical = F.col(RECORD_ID) == F.col(f"canonical.{RECORD_ID}")
     same_key = F.col(EXACT_KEY) == F.col(f"canonical.{EXACT_KEY}")
     kind = (

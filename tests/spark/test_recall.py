@@ -120,7 +120,7 @@ def truth_frame(spark, lists: dict[int, list[tuple]], made_for: str = "f"):
 
 
 def pairs_frame(spark, pairs: list[tuple[int, int]]):
-    rows = [(a, b, [method], 0.99, 1.0, 1.0, 0.0, "same") for a, b in pairs for method in ("hnsw", "lsh")]
+    rows = [(a, b, ["hnsw", "lsh"], 0.99, 1.0, 1.0, 0.0, "same") for a, b in pairs]
     return spark.createDataFrame(rows, SCORED_PAIRS.ddl())
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.errors import ConfigError
 from spark_dedup.kernels.features import FeatureBlock, visible_form
-from spark_dedup.kernels.ragged import edges
+from spark_dedup.kernels.ragged import edges, ranges
 from spark_dedup.kernels.shingles import NGRAM, as_set, char_hashes, mix, shingle_hashes, token_hashes, word_hashes
 from spark_dedup.kernels.text import Texts, normalize_pieces
 
@@ -45,6 +45,12 @@ class ShingleSets:
         offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
         data = memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
         return cls(np.frombuffer(data, dtype="<u8").astype(np.uint64, copy=False), (offsets - offsets[0]) // 8)
+
+    @classmethod
+    def of_features(cls, block: FeatureBlock) -> ShingleSets:
+        """The word 5-grams of texts whose features are there; see `is_feature`."""
+        starts, sizes = block.bounds[:-1:3], np.diff(block.bounds)[::3]
+        return cls(block.values[ranges(starts, sizes)], edges(sizes))
 
     def blobs(self) -> pa.Array:
         """Each set as little-endian uint64: binary, refused beyond 2 GiB."""

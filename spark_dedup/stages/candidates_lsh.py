@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import ExactConfig, MinHashConfig
 from spark_dedup.kernels.buckets import bucket_pairs
-from spark_dedup.kernels.features import features
-from spark_dedup.kernels.minhash import band_hashes, bands_for, is_feature, shingle_sets, signatures
+from spark_dedup.kernels.features import decode, features
+from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, is_feature, shingle_sets, signatures
 from spark_dedup.kernels.ragged import slices
 from spark_dedup.schema import LEFT_ID, PROPOSED_PAIRS, REP_ID, REPRESENTATIVES, RIGHT_ID, SKETCHES, pa_schema
 
@@ -51,12 +51,13 @@ def sketch_texts(representatives: DataFrame, exact: ExactConfig, config: MinHash
             sizes = pc.binary_length(batch.column("text")).to_numpy().astype(np.int64)
             for part in slices(sizes, SLICE_BYTES):
                 rep, text = batch.slice(part.start, part.stop - part.start).columns
-                sets = shingle_sets(text, config.unit, config.ngram, **form)
+                blobs = features(text, **form)
+                sets = ShingleSets.of_features(decode(blobs)) if own else shingle_sets(text, config.unit, config.ngram, **form)
                 hashes = band_hashes(signatures(sets, bands * rows), bands, rows)
                 offsets = pa.array(np.arange(len(rep) + 1, dtype=np.int32) * bands)
                 buckets = pa.ListArray.from_arrays(offsets, pa.array(hashes.ravel()))
                 shingles = pa.nulls(len(rep), pa.binary()) if own else sets.blobs()
-                yield pa.RecordBatch.from_arrays([rep, features(text, **form), shingles, buckets], schema=schema)
+                yield pa.RecordBatch.from_arrays([rep, blobs, shingles, buckets], schema=schema)
 
     texts = REPRESENTATIVES.conform(representatives).where("in_search").select(REP_ID, "text")
     return SKETCHES.conform(texts.mapInArrow(sketch, SKETCHES.ddl()))

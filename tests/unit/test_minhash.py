@@ -63,6 +63,8 @@ def test_word_5_grams_are_the_shingles_of_the_features():
     block, sets = decode(features(texts)), shingle_sets(texts, "word", 5)
     of_features = np.concatenate([block.values[block.bounds[3 * i] : block.bounds[3 * i + 1]] for i in range(len(block))])
     assert of_features.tolist() == sets.values.tolist()
+    read = ShingleSets.of_features(block)
+    assert (read.values.tolist(), read.bounds.tolist()) == (sets.values.tolist(), sets.bounds.tolist())
 
 
 def test_nulls_and_empty_texts_have_no_shingle():

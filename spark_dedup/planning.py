@@ -41,7 +41,7 @@ from spark_dedup.evaluation.plan import (
     pairs_among,
     warnings,
 )
-from spark_dedup.evaluation.truth import product_rate
+from spark_dedup.evaluation.truth import hash_drawn, product_rate
 from spark_dedup.job import checkpoint_folder, model_fingerprint
 from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, fine_cell_count, shard_count, train_cells
 from spark_dedup.kernels.encoder import shared_encoder
@@ -243,12 +243,12 @@ def rehearse(config: DedupConfig, spark: SparkSession, folder: str) -> dict[str,
 
 def keyed(rows: DataFrame, config: DedupConfig) -> DataFrame:
     """Put the exact key before the columns of rows with a text."""
-    lowercase, strip_punctuation = config.exact.lowercase, config.exact.strip_punctuation
+    form = {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation}
     kinds = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in rows.schema.fields)
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            keys = exact_keys(batch.column("text"), lowercase=lowercase, strip_punctuation=strip_punctuation)
+            keys = exact_keys(batch.column("text"), **form)
             yield pa.RecordBatch.from_arrays([keys, *batch.columns], names=[EXACT_KEY, *batch.schema.names])
 
     return rows.mapInArrow(add, f"`{EXACT_KEY}` string, {kinds}").where(F.col(EXACT_KEY).isNotNull())
@@ -294,7 +294,7 @@ def draw(spark: SparkSession, source: Source, config: DedupConfig, corpus: Corpu
     columns = ["text", *(["embedding"] if "embedding" in source.records.columns else [])]
     rows = source.records.select(*columns)
     lottery = F.xxhash64(F.lit(SEED), F.col(EXACT_KEY) if corpus.exact else F.col("text"))
-    drawn = lottery <= min(int((share - 0.5) * 2.0**64), 2**63 - 1)
+    drawn = hash_drawn(lottery, share)
     some = keyed(rows, config).where(drawn) if corpus.exact else keyed(rows.where(drawn), config)
     texts = some.groupBy(EXACT_KEY).agg(*[F.min_by(c, F.xxhash64("text")).alias(c) for c in columns])
     store, model = TableStore(spark, config.store), model_fingerprint(config, source)
@@ -310,23 +310,24 @@ def draw(spark: SparkSession, source: Source, config: DedupConfig, corpus: Corpu
 
 def sampler(config: DedupConfig, model: str) -> Any:
     """The function that gives sampled texts their vectors and features, and says how long that took, until its time is up."""
-    embed, exact = pinned(config.embed), config.exact
+    embed = pinned(config.embed)
+    form = {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation}
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ended, blobs_left = None, SCORED
         for batch in batches:
             if ended is None and batch.num_rows:  # what the first call loads is no part of a rate
-                exact_keys(batch.column("text").slice(0, 1), lowercase=exact.lowercase, strip_punctuation=exact.strip_punctuation)
-                features(batch.column("text").slice(0, 1), lowercase=exact.lowercase, strip_punctuation=exact.strip_punctuation)
+                exact_keys(batch.column("text").slice(0, 1), **form)
+                features(batch.column("text").slice(0, 1), **form)
             for start in range(0, batch.num_rows, BLOCK_TEXTS):
                 if ended is not None and time.perf_counter() > ended:
                     return
                 block = batch.slice(start, BLOCK_TEXTS)
                 text, stored, n = block.column("text"), block.column("stored"), block.num_rows
                 clock = [time.perf_counter()]
-                exact_keys(text, lowercase=exact.lowercase, strip_punctuation=exact.strip_punctuation)
+                exact_keys(text, **form)
                 clock.append(time.perf_counter())
-                blobs = features(text, lowercase=exact.lowercase, strip_punctuation=exact.strip_punctuation)
+                blobs = features(text, **form)
                 clock.append(time.perf_counter())
                 missing = stored.is_null()
                 new = n if "embedding" in block.schema.names else missing.to_numpy(zero_copy_only=False).sum()
@@ -334,7 +335,7 @@ def sampler(config: DedupConfig, model: str) -> Any:
                 if "embedding" in block.schema.names:
                     vectors = [_unit(v) for v in block.column("embedding").to_pylist()]
                 elif new:
-                    forms = normalize_all(text.filter(missing), lowercase=exact.lowercase, strip_punctuation=exact.strip_punctuation)
+                    forms = normalize_all(text.filter(missing), **form)
                     encoder = shared_encoder(embed, 1, model)
                     if ended is None:
                         encoder.encode([forms[0] or ""])

@@ -20,7 +20,7 @@ from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import REP_ID, TRUTH, VECTORS, pa_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 TRUTH_VERSION = 1
 """Changes whenever the same vectors, floor and sample would give other rows."""
@@ -62,9 +62,14 @@ def sample_rows(vectors: DataFrame, wanted: int, total: int, seed: int = 0) -> D
     key = F.xxhash64(F.lit(seed), REP_ID)  # not the hash that chooses the training sample of the cells
     # More than 10 standard deviations above what is needed, so that only about `wanted` ids are sorted, not all.
     share = (wanted + 10 * wanted**0.5 + 100) / total
-    few = vectors.select(REP_ID, key.alias("key")).where(F.col("key") <= min(int((share - 0.5) * 2.0**64), 2**63 - 1))
+    few = vectors.select(REP_ID, key.alias("key")).where(hash_drawn(F.col("key"), share))
     chosen = few.orderBy("key", REP_ID).limit(wanted).select(REP_ID)
     return VECTORS.conform(vectors.join(F.broadcast(chosen), REP_ID, how="left_semi"))
+
+
+def hash_drawn(key: Column, share: float) -> Column:
+    """Whether a 64-bit hash is among the least ones, which hold about this share, in [0, 1] or above, of all hashes."""
+    return key <= min(int((share - 0.5) * 2.0**64), 2**63 - 1)
 
 
 def truth_fingerprint(vectors: str, floor: float, rows: int, seed: int) -> str:

@@ -31,7 +31,7 @@ from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids, split_order
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
-from spark_dedup.stages.clusters import expand_clusters, list_set_aside
+from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.normalize import normalize_records
@@ -295,19 +295,32 @@ def self_join(
 
 
 def make_components(job: Job) -> Outcome:
-    """CANDIDATE_PAIRS -> EDGES -> COMPONENTS."""
+    """CANDIDATE_PAIRS -> EDGES -> LABELS -> COMPONENTS."""
     store, config = job.store, job.config.components
     engine, reason = components_engine(job.caps, config.engine)
     vertices = store.read(schema.REPRESENTATIVES).select(REP_ID)
     edges = accepted_edges(store.read(schema.CANDIDATE_PAIRS))
     folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
     noted = Observation("components")
-    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as found:
-        counted = found.observe(noted, F.count(F.when(F.col(REP_ID) == F.col("component_id"), 1)).alias("components"))
-        written, size = job.write(schema.COMPONENTS, counted, "components")
-    total = observed(noted, "components")["components"]
-    counts = {"components": total, "absorbed": written - total}
+    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as labels:
+        if job.config.clusters.method == "canonical":
+            records, representatives = store.read(schema.RECORDS), store.read(schema.REPRESENTATIVES)
+            tiles = worker_partitions(job, job.finished["candidates"].counts["edges"])
+            found = split_components(labels, edges, records, representatives, kept_first(job), tiles=tiles)
+        else:
+            found = whole_components(labels)
+        figures = {name: F.count(F.when(F.col(REP_ID) == F.col(f"{name[:-1]}_id"), 1)).alias(name) for name in ("components", "clusters")}
+        written, size = job.write(schema.COMPONENTS, found.observe(noted, *figures.values()), "components")
+    total = observed(noted, *figures)
+    counts = {"components": total["components"], "absorbed": written - total["components"]}
+    if job.config.clusters.method == "canonical":
+        counts["split_off"] = total["clusters"] - total["components"]
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
+
+
+def kept_first(job: Job) -> tuple[bool, ...]:
+    """For each value of the keep policy, whether the larger comes first."""
+    return tuple(split_order(order)[1] for order in job.config.keep.order_by)
 
 
 def make_clusters(job: Job) -> Outcome:
@@ -321,7 +334,7 @@ def make_clusters(job: Job) -> Outcome:
         problems,
         store.read(schema.COMPONENTS),
         store.read(schema.CANDIDATE_PAIRS),
-        tuple(split_order(order)[1] for order in job.config.keep.order_by),
+        kept_first(job),
         job.run_id,
     )
     noted = Observation("clusters")

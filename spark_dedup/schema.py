@@ -278,11 +278,22 @@ CANDIDATE_PAIRS = Table(
 
 EDGES = Table("_edges", (LEFT_ID, RIGHT_ID), "Pairs that the merge rule accepts (not stored).", (_left, _right))
 
+LABELS = Table(
+    "_labels",
+    (REP_ID,),
+    "Connected component of every representative (not stored; see `_components`).",
+    (_rep_id, Column("component_id", "bigint", "least rep_id of the component")),
+)
+
 COMPONENTS = Table(
     "_components",
     (REP_ID,),
-    "Connected component of every representative.",
-    (_rep_id, Column("component_id", "bigint", "least rep_id of the component")),
+    "Connected component and cluster of every representative.",
+    (
+        _rep_id,
+        Column("component_id", "bigint", "least rep_id of the component"),
+        Column("cluster_id", "bigint", "least rep_id of the cluster: the whole component, unless `clusters.method` is `canonical`"),
+    ),
 )
 
 CLUSTERS = Table(

@@ -41,7 +41,7 @@ def setting(
     Args:
         default: Its default, or `REQUIRED`.
         doc: What it does, one sentence; the reference page is made from these.
-        low: Least allowed number.
+        low: Least allowed number; of a list, least number of entries.
         high: Largest allowed number.
         above: Numbers must be larger than this.
         choices: Allowed words, beside numbers where the type allows both.
@@ -196,6 +196,44 @@ class MinHashConfig(Section):
     )
 
 
+BLOCKING_KEYS = ("first_tokens", "title_trigrams", "length_band")
+"""Blocking keys that need no expression."""
+
+MOST_KEYS = 63
+"""Which of them proposed a pair are bits of one number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockingConfig(Section):
+    """The self-join by blocking keys: texts with an equal key are compared, and their scores decide."""
+
+    keys: tuple[str, ...] = setting(
+        (),
+        "Any of `first_tokens` (the first 64 words), `title_trigrams` (the first line but for case, blanks and punctuation), `length_band` "
+        "(at most 5 % longer, in bytes), and `NAME: EXPRESSION` with a SQL expression over the source's columns, `text` and `record_id`. A "
+        "key that is null or empty is equal to no other; an empty list blocks nothing.",
+    )
+    jaccard: float = setting(
+        0.5,
+        "A compared pair is stored if its `jaccard` is at least this, or its cosine at least `search.floor`. In (0, 1].",
+        above=0.0,
+        high=1.0,
+    )
+    max_block: int = setting(1000, "Texts of a block that are all compared.", low=2, high=100_000)
+    large: str = setting(
+        "refuse",
+        "What becomes of a larger block: `refuse` stops before texts are encoded; `split` compares each text with the `max_block` - 1 next "
+        "longer ones of the block, at most 5 % longer, and counts the pairs left out.",
+        choices=("refuse", "split"),
+    )
+
+    @property
+    def expressions(self) -> dict[str, str | None]:
+        """The SQL expression of each key by its name; None for one of `BLOCKING_KEYS`."""
+        named = [key.partition(":") for key in self.keys]
+        return {name.strip(): expression.strip() if colon else None for name, colon, expression in named}
+
+
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig(Section):
     """What makes a candidate pair an edge."""
@@ -238,6 +276,7 @@ class KeepConfig(Section):
         ("length(text) desc", "record_id"),
         "SQL expressions over the source's columns, `text` and `record_id`, each with optional asc or desc; the first "
         "record in this order is canonical, and `record_id` breaks all ties.",
+        low=1,
     )
 
 
@@ -272,6 +311,7 @@ class DedupConfig(Section):
     embed: EmbedConfig = field(default_factory=EmbedConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     minhash: MinHashConfig = field(default_factory=MinHashConfig)
+    blocking: BlockingConfig = field(default_factory=BlockingConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
     clusters: ClustersConfig = field(default_factory=ClustersConfig)
@@ -290,6 +330,7 @@ SECTIONS: dict[str, type[Section]] = {
     "embed": EmbedConfig,
     "search": SearchConfig,
     "minhash": MinHashConfig,
+    "blocking": BlockingConfig,
     "merge": MergeConfig,
     "components": ComponentsConfig,
     "clusters": ClustersConfig,
@@ -316,9 +357,10 @@ def value_problem(value: Any, hint: Any, rule: Mapping[str, Any]) -> str | None:
     if value is None:
         return None if types.NoneType in kinds else f"must be set, {got}"
     if typing.get_origin(hint) is tuple:
-        if isinstance(value, tuple) and value and all(isinstance(v, str) and v.strip() for v in value):
+        least = rule.get("low") or 0
+        if isinstance(value, tuple) and len(value) >= least and all(isinstance(v, str) and v.strip() for v in value):
             return None
-        return f"must be a list of at least one expression, {got}"
+        return f"must be a list of {'at least one expression' if least else 'expressions'}, {got}"
     if bool in kinds:
         return None if isinstance(value, bool) else f"must be true or false, {got}"
     if isinstance(value, str):
@@ -382,8 +424,25 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
             f"minhash.band_recall must be at most {best:.4g}, the best that minhash.permutations {minhash.permutations} can give at "
             f"minhash.threshold {minhash.threshold:g}, got {minhash.band_recall:g}"
         )
+    yield from key_problems(config.blocking)
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
+
+
+def key_problems(blocking: BlockingConfig) -> Iterable[str]:
+    """What is wrong with the blocking keys, each by itself and together."""
+    for name, expression in blocking.expressions.items():
+        if expression is None and name not in BLOCKING_KEYS:
+            near = difflib.get_close_matches(name, BLOCKING_KEYS, n=1)
+            also = f"; did you mean {near[0]!r}?" if near else ""
+            yield f"blocking.keys must hold {', '.join(BLOCKING_KEYS)} or NAME: EXPRESSION, got {name!r}{also}"
+        elif expression is not None and (not re.fullmatch(r"[A-Za-z_]\w*", name) or name in BLOCKING_KEYS or not expression):
+            got = f"{name}: {expression}"
+            yield f"blocking.keys must hold NAME: EXPRESSION with a name of letters, digits and _ that is not a key already, got {got!r}"
+    if len(blocking.expressions) < len(blocking.keys):
+        yield f"blocking.keys must name each key once, got {', '.join(map(repr, blocking.keys))}"
+    if len(blocking.keys) > MOST_KEYS:
+        yield f"blocking.keys must hold at most {MOST_KEYS} keys, got {len(blocking.keys)}"
 
 
 def looks_like_path(name: str) -> bool:
@@ -519,7 +578,7 @@ def build_section(name: str, cls: type[Section], value: Any, problems: list[str]
     given: dict[str, Any] = {}
     for key, v in value.items():
         if key in fields:
-            given[key] = tuple(v) if isinstance(v, list) else v
+            given[key] = tuple(entries(v)) if isinstance(v, list) else v
         else:
             problems.append(f"{name}.{unknown_key(str(key), fields)}")
     missing = [
@@ -533,6 +592,15 @@ def build_section(name: str, cls: type[Section], value: Any, problems: list[str]
     except ConfigError as e:
         problems.extend(f"{name}.{p}" for p in e.problems)
         return None
+
+
+def entries(values: list[Any]) -> Iterable[Any]:
+    """The entries of a list; YAML reads `name: expression` as a mapping, and here it is that text again."""
+    for value in values:
+        if isinstance(value, Mapping):
+            yield from (f"{name}: {'' if expression is None else expression}" for name, expression in value.items())
+        else:
+            yield value
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
@@ -14,6 +15,7 @@ from spark_dedup import schema
 from spark_dedup.config import DedupConfig, SearchConfig
 from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
+from spark_dedup.evaluation.blocks import key_costs, too_large
 from spark_dedup.evaluation.plan import pairs_among
 from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
 from spark_dedup.evaluation.shared_words import alike_pairs, quote_shared, shared_recall, sketch_rows, sketch_sample
@@ -30,6 +32,7 @@ from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids, split_order
+from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
@@ -37,7 +40,7 @@ from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
-from spark_dedup.stages.score import accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
+from spark_dedup.stages.score import Floors, accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
 from spark_dedup.stages.vectors import search_vectors
 from spark_dedup.store import TableStore
 
@@ -72,13 +75,19 @@ def run(config: DedupConfig, spark: SparkSession | None = None, *, rebuild: bool
     spark = get_session(spark)
     progress = progress or Progress(mode="quiet")
     progress.watch(spark)
-    job = open_job(config, spark, STEPS, rebuild=rebuild, progress=progress)
-    ahead = [step for step in STEPS if step.name not in job.finished]
+    steps = steps_of(config)
+    job = open_job(config, spark, steps, rebuild=rebuild, progress=progress)
+    ahead = [step for step in steps if step.name not in job.finished]
     for step in ahead:
         job.finish(job.perform(step))
     if ahead:
         job.record(job.whole(time.monotonic() - begun))
-    return job.manifest(STEPS, time.monotonic() - begun, did_work=bool(ahead))
+    return job.manifest(steps, time.monotonic() - begun, did_work=bool(ahead))
+
+
+def steps_of(config: DedupConfig) -> tuple[Step, ...]:
+    """The stages of a run in their order."""
+    return (*STEPS[:2], BLOCKS, *STEPS[2:]) if config.blocking.keys else STEPS
 
 
 def make_records(job: Job) -> Outcome:
@@ -139,6 +148,29 @@ def observed(noted: Observation, *names: str) -> dict[str, int]:
             raise
         found = {}  # Spark 4 has no row to hand over where its optimizer removed the whole plan
     return {name: int(found.get(name) or 0) for name in names}
+
+
+def make_blocks(job: Job) -> Outcome:
+    """REPRESENTATIVES + RECORDS -> BLOCK_KEYS -> BLOCKS: what blocking will cost, told before anything is compared.
+
+    Raises:
+        ConfigError: If a block is too large and `blocking.large` is `refuse`.
+    """
+    store, config, noted = job.store, job.config.blocking, Observation("keys")
+    keys = block_keys(store.read(schema.REPRESENTATIVES), store.read(schema.RECORDS), job.config.exact, config, noted)
+    rows, size = job.write(schema.BLOCK_KEYS, keys, "blocks")
+    sizes = block_sizes(store.read(schema.BLOCK_KEYS), config, partitions=block_tasks(job, rows))
+    written, more = job.write(schema.BLOCKS, sizes, "blocks")
+    known = observed(noted, "texts", *(f"has_{name}" for name in config.expressions))
+    costs = key_costs(store.read(schema.BLOCKS), config, {name: known["texts"] - known[f"has_{name}"] for name in config.expressions})
+    job.progress.tell([line for cost in costs for line in cost.lines()])
+    large = [cost for cost in costs if cost.large]
+    if large and config.large == "refuse":
+        raise too_large(large, config)
+    counts = {"key_rows": rows} | {f"comparisons:{c.key}": c.compared for c in costs} | {f"without_key:{c.key}": c.without for c in costs}
+    caps_hit = {"blocks_split": sum(c.large for c in costs), "block_pairs_left_out": sum(c.comparisons - c.compared for c in costs)}
+    notes = {f"blocks:{c.key}": "\n".join(map(str, c.largest)) for c in costs}
+    return Outcome(known["texts"], written, size + more, counts, caps_hit, notes)
 
 
 def make_embeddings(job: Job) -> Outcome:
@@ -227,34 +259,89 @@ def cells_of(rows: DataFrame) -> Cells:
     return Cells.from_rows([tuple(row) for row in rows.select("cell", "shard", "centroid").collect()])
 
 
+@dataclass(frozen=True)
+class Proposals:
+    """What a source of candidates beside the engine has found.
+
+    Attributes:
+        scored: SCORED_PAIRS.
+        caps_hit: Limits that were reached.
+        counts: Further figures.
+        notes: What was decided, and what its design says of its recall.
+    """
+
+    scored: DataFrame
+    caps_hit: dict[str, int]
+    counts: dict[str, int]
+    notes: dict[str, str]
+
+
 def make_candidates(job: Job) -> Outcome:
     """VECTORS x INDEX -> SCORED_PAIRS -> CANDIDATE_PAIRS."""
     representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
-    alike, limits, more, design = shared_words(job) if job.config.minhash.enabled else ((), {}, {}, {})
+    others = proposals(job)
     with self_join(job, job.config.search, found) as (pairs, notes):
-        candidates = judge_pairs(one_row_a_pair(pairs, *alike) if alike else pairs, representatives, job.config.merge, job.run_id)
+        together = one_row_a_pair(pairs, *(other.scored for other in others)) if others else pairs
+        candidates = judge_pairs(together, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
     accepted = observed(judged, "edges")["edges"]
-    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again"), **more}
-    return Outcome(None, written, size, counts, observed(found, *ENGINES[notes["engine"]].events) | limits, notes | design)
+    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again")}
+    caps_hit = observed(found, *ENGINES[notes["engine"]].events)
+    for other in others:
+        counts, caps_hit, notes = counts | other.counts, caps_hit | other.caps_hit, notes | other.notes
+    return Outcome(None, written, size, counts, caps_hit, notes)
 
 
-def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[str, int], dict[str, str]]:
-    """REPRESENTATIVES -> SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, with limits reached, further figures, and the recall of the bands."""
-    store, config = job.store, job.config.minhash
-    texts, _ = job.write(schema.SKETCHES, sketch_texts(store.read(schema.REPRESENTATIVES), job.config.exact, config), "candidates")
-    sketches, noted = store.read(schema.SKETCHES), Observation("buckets")
+def proposals(job: Job) -> list[Proposals]:
+    """REPRESENTATIVES -> SKETCHES, and what each source beside the engine makes of them."""
+    sources = [source for wanted, source in ((job.config.minhash.enabled, shared_words), (job.config.blocking.keys, shared_keys)) if wanted]
+    if not sources:
+        return []
+    sketches = sketch_texts(job.store.read(schema.REPRESENTATIVES), job.config.exact, job.config.minhash)
+    texts, _ = job.write(schema.SKETCHES, sketches, "candidates")
+    return [source(job, texts) for source in sources]
+
+
+def shared_words(job: Job, texts: int) -> Proposals:
+    """SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, by MinHash."""
+    store, config, noted = job.store, job.config.minhash, Observation("buckets")
     bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
     tasks = max(worker_partitions(job, texts), -(-texts * bands // TASK_BUCKET_ROWS))
-    proposed, _ = job.write(schema.PROPOSED_PAIRS, lsh_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
-    tiles = max(worker_partitions(job, proposed), -(-texts // TILE_TEXTS))
-    scored = verify_pairs(store.read(schema.PROPOSED_PAIRS), sketches, store.read(schema.VECTORS), config, tiles=tiles)
+    pairs = lsh_pairs(store.read(schema.SKETCHES), config, partitions=tasks, noted=noted)
+    proposed, _ = job.write(schema.PROPOSED_PAIRS, pairs, "candidates")
+    floors = Floors(config.threshold, unit=config.unit, ngram=config.ngram)
     design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design"
     counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
-    return (scored,), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
+    return Proposals(
+        verified(job, schema.PROPOSED_PAIRS, proposed, texts, floors), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
+    )
 
+
+def shared_keys(job: Job, texts: int) -> Proposals:
+    """BLOCK_KEYS -> BLOCK_PAIRS -> SCORED_PAIRS, by blocking keys."""
+    config, rows = job.config.blocking, job.finished["blocks"].counts["key_rows"]
+    pairs = block_pairs(job.store.read(schema.BLOCK_KEYS), config, partitions=block_tasks(job, rows))
+    proposed, _ = job.write(schema.BLOCK_PAIRS, pairs, "candidates")
+    floors = Floors(config.jaccard, job.config.search.floor)
+    return Proposals(verified(job, schema.BLOCK_PAIRS, proposed, texts, floors), {}, {"block_proposed": proposed}, {})
+
+
+def verified(job: Job, table: schema.Table, pairs: int, texts: int, floors: Floors) -> DataFrame:
+    """SCORED_PAIRS of a stored table of proposed pairs."""
+    tiles = max(worker_partitions(job, pairs), -(-texts // TILE_TEXTS))
+    store = job.store
+    return verify_pairs(store.read(table), store.read(schema.SKETCHES), store.read(schema.VECTORS), floors, tiles=tiles)
+
+
+def block_tasks(job: Job, rows: int) -> int:
+    """Partitions for work on blocks of so many rows altogether."""
+    return max(worker_partitions(job, rows), -(-rows // TASK_KEY_ROWS))
+
+
+TASK_KEY_ROWS = 1_000_000
+"""Rows of BLOCK_KEYS that a task sorts at once: some 150 MB."""
 
 TASK_BUCKET_ROWS = 4_000_000
 """Texts times bands that a task sorts at once: some 100 MB."""
@@ -463,6 +550,9 @@ EXAMPLES = 10
 """Offending rows that an error shows."""
 
 KINDS = ("exact", "near", "single", "no_text", "bad_embedding")
+
+BLOCKS = Step("blocks", make_blocks, (schema.BLOCK_KEYS, schema.BLOCKS), ("texts", "blocks"), after="representatives")
+"""Only where there are blocking keys."""
 
 RECALL = Step("recall", make_recall, (), ("texts", "figures"), after="vectors")
 

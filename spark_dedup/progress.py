@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
@@ -132,6 +132,16 @@ class Progress:
             ticker.join(timeout=2 * POLL_SECONDS)
             with self._lock:
                 self._end(shown, time.monotonic() - begun, failed)
+
+    def tell(self, lines: Sequence[str]) -> None:
+        """Write lines that stay, above the living line where there is one."""
+        if self.mode == "quiet":
+            return
+        with self._lock:
+            if self.mode == "json":
+                self._put(json.dumps({"event": "told", "lines": list(lines)}, ensure_ascii=False) + "\n")
+            else:
+                self._put((_CLEAR if self.live else "") + "".join(f"{'':<{_NAME_WIDTH}}{line}\n" for line in lines))
 
     def _begin(self, shown: StageProgress) -> None:
         with self._lock:

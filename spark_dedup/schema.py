@@ -118,6 +118,9 @@ RUN_ID = "run_id"
 LSH = "lsh"
 """Method of pairs that share a MinHash bucket."""
 
+BLOCK = "block:"
+"""Method of pairs that share a blocking key; the name of the key follows."""
+
 _record_id = Column(RECORD_ID, ID, "id of the source row, in the type it has there")
 _exact_key = Column(EXACT_KEY, "string", "SHA-256 of the normalised text, 64 hexadecimal digits; null where there is no text")
 _rep_id = Column(REP_ID, "bigint", "id of the representative: dense, older is smaller")
@@ -126,7 +129,10 @@ _left = Column(LEFT_ID, "bigint", "smaller rep_id of the pair")
 _right = Column(RIGHT_ID, "bigint", "larger rep_id of the pair")
 
 _methods = Column(
-    "methods", "array<string>", "what found the pair, sorted: `hnsw`, `cells`, `semdedup` or `exact` by vectors, `lsh` by shared shingles"
+    "methods",
+    "array<string>",
+    "what found the pair, sorted: `hnsw`, `cells`, `semdedup` or `exact` by vectors, `lsh` by shared shingles, `block:NAME` by a blocking "
+    "key",
 )
 
 _scores = (
@@ -149,7 +155,8 @@ RECORDS = Table(
         Column("keep", ANY, "struct k1, k2, ...: values of the keep policy's expressions"),
     ),
 )
-"""NORMALIZED in the diagram. With `embed.encoder: column` it also carries the source's vectors as `embedding`."""
+"""NORMALIZED in the diagram. With `embed.encoder: column` it also carries the source's vectors as `embedding`, and with blocking keys of
+one's own their values as the struct `blocks`."""
 
 REPRESENTATIVES = Table(
     "_representatives",
@@ -237,12 +244,12 @@ INDEX_CELLS = Table(
 SKETCHES = Table(
     "_sketches",
     (REP_ID,),
-    "What the search for shared words reads; written only where `minhash.enabled` is true.",
+    "What the search by shared words and blocking keys reads; written only where `minhash.enabled` is true or there are `blocking.keys`.",
     (
         _rep_id,
         Column("features", "binary", "as in `_vectors`, also for texts without a vector"),
         Column("shingles", "binary", "ascending little-endian uint64; null where they are the shingles of the features"),
-        Column("bands", "array<bigint>", "bucket of the text in each band"),
+        Column("bands", "array<bigint>", "bucket of the text in each band; null without MinHash"),
     ),
 )
 
@@ -250,7 +257,43 @@ PROPOSED_PAIRS = Table(
     "_proposed_pairs",
     (LEFT_ID, RIGHT_ID),
     "Pairs that share a bucket, before their Jaccard is known; written only where `minhash.enabled` is true.",
-    (_left, _right),
+    (_left, _right, _methods),
+)
+
+BLOCK_KEYS = Table(
+    "_block_keys",
+    ("key", "block", REP_ID),
+    "Blocks of every text; written only where there are `blocking.keys`. Two texts are compared if they share a block and the shorter "
+    "one's `reach` is at least the longer one's `bytes`.",
+    (
+        Column("key", "string", "name of the blocking key"),
+        Column("block", "bigint", "hash of the key's name and value; for `length_band` the number of the band"),
+        _rep_id,
+        Column("bytes", "bigint", "length of the normalised text in UTF-8"),
+        Column("reach", "bigint", "bytes of the longest text that it is compared with; 0 where the text only waits for shorter ones"),
+        Column("label", "string", "the key's value, shortened"),
+    ),
+)
+
+BLOCKS = Table(
+    "_blocks",
+    ("key", "block"),
+    "Blocks with something to compare; written only where there are `blocking.keys`.",
+    (
+        Column("key", "string", "name of the blocking key"),
+        Column("block", "bigint", "as in `_block_keys`"),
+        Column("label", "string", "the key's value, shortened"),
+        Column("texts", "bigint", "texts in the block"),
+        Column("comparisons", "bigint", "pairs of its texts"),
+        Column("compared", "bigint", "pairs that are compared under `blocking.max_block`"),
+    ),
+)
+
+BLOCK_PAIRS = Table(
+    "_block_pairs",
+    (LEFT_ID, RIGHT_ID),
+    "Pairs that share a block, before their scores are known; written only where there are `blocking.keys`.",
+    (_left, _right, _methods),
 )
 
 SCORED_PAIRS = Table(
@@ -412,6 +455,9 @@ TABLES = (
     INDEX_CELLS,
     SKETCHES,
     PROPOSED_PAIRS,
+    BLOCK_KEYS,
+    BLOCKS,
+    BLOCK_PAIRS,
     COMPONENTS,
     TRUTH,
 )

@@ -24,7 +24,8 @@ class Source:
     """What a run reads.
 
     Attributes:
-        records: record_id, text, keep (struct k1, k2, ...) and, for stored vectors, embedding; not yet read.
+        records: record_id, text, keep (struct k1, k2, ...) and, for stored vectors, embedding, for blocking keys with an expression, blocks
+            (array of their values, in their order); not yet read.
         version: Delta version that was pinned; None for other formats.
         state: Changes whenever the content may have changed.
     """
@@ -64,6 +65,9 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
         if kind not in ("array<float>", "array<double>"):
             raise SourceError(f"embed.column must be of type array<float> or array<double>, got {config.embed.column} of type {kind}")
         columns.append(F.transform(vector, lambda x: x.cast("double")).alias("embedding"))
+    own = {name: expression for name, expression in config.blocking.expressions.items() if expression is not None}
+    if own:
+        columns.append(F.array(*[block_value(named, name, expression) for name, expression in own.items()]).alias("blocks"))
     records = named.select(*columns)
     state = f"version {version}" if version is not None else content_hash(records)
     return Source(records=records, version=version, state=state)
@@ -138,6 +142,22 @@ def pick(table: DataFrame, wanted: str, setting: str) -> Column:
             hint=f"the columns are {', '.join(table.columns)}",
         ) from e
     return column
+
+
+def block_value(named: DataFrame, name: str, expression: str) -> Column:
+    """The value of a blocking key as text.
+
+    Raises:
+        SourceError: If the expression can not be resolved, or gives more than one value.
+    """
+    setting = f"blocking.keys {name}"
+    value = pick(named, expression, setting)
+    kind = named.select(value.alias("v")).schema[0].dataType.simpleString()
+    if kind.startswith(("array", "map", "struct")):
+        raise SourceError(
+            f"{setting} must be a single value, got {expression} of type {kind}", hint="take one element, or join them: array_join(...)"
+        )
+    return value.cast("string")
 
 
 ORDER = re.compile(r"^(?P<expr>.*?)(?:\s+(?P<way>asc|desc))?$", re.IGNORECASE | re.DOTALL)

@@ -21,13 +21,13 @@ from spark_dedup.job import Job, checkpoint_folder, open_job
 from spark_dedup.manifest import RunManifest
 from spark_dedup.pipeline import (
     RECALL,
-    STEPS,
     cells_of,
     distinct_vectors,
     observed,
     read_cells,
     sample_size,
     self_join,
+    steps_of,
     store_figures,
     write_truth,
 )
@@ -108,7 +108,7 @@ def measure(config: DedupConfig, spark: SparkSession | None = None, *, progress:
         raise ConfigError(["recall.sample must be a whole number >= 1 to measure, got null"])
     job.finish(job.perform(RECALL))
     job.record()
-    return job.manifest(STEPS, time.monotonic() - begun, did_work=True)
+    return job.manifest(steps_of(config), time.monotonic() - begun, did_work=True)
 
 
 def sweep(
@@ -159,8 +159,8 @@ def finished_job(config: DedupConfig, spark: SparkSession | None, progress: Prog
     """
     spark, progress = get_session(spark), progress or Progress(mode="quiet")
     progress.watch(spark)
-    job = open_job(config, spark, STEPS, rebuild=False, progress=progress)
-    missing = [step.name for step in STEPS if step.name not in job.finished and step is not RECALL]
+    job = open_job(config, spark, steps_of(config), rebuild=False, progress=progress)
+    missing = [step.name for step in steps_of(config) if step.name not in job.finished and step is not RECALL]
     if missing:
         raise StoreError(f"the store {config.store} has no finished run: {missing[0]} is missing", hint="spark-dedup run --config FILE")
     return job

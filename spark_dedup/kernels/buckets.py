@@ -50,13 +50,13 @@ def bucket_pairs(bucket: Ints, further: Ints, ids: Ints, most: int) -> Iterator[
     """
     order = np.lexsort((ids, bucket))
     bucket, ids = bucket[order], ids[order]
-    sizes = _sizes(_starts(bucket))
+    sizes = _sizes(starts_of(bucket))
     whole = np.repeat(sizes, sizes)
     if (whole > most).any():
         parts = np.where(whole > most, further[order], 0)
         order = np.lexsort((ids, parts, bucket))
         bucket, parts, ids, whole = bucket[order], parts[order], ids[order], whole[order]
-        new = _starts(bucket) | _starts(parts)
+        new = starts_of(bucket) | starts_of(parts)
         split, all_pairs = int((sizes > most).sum()), int((sizes * (sizes - 1) // 2).sum())
         sizes = _sizes(new)
     else:
@@ -65,16 +65,31 @@ def bucket_pairs(bucket: Ints, further: Ints, ids: Ints, most: int) -> Iterator[
     place = ranges(np.zeros(len(sizes), dtype=np.int64), sizes)
     partners = np.where((size > most) & (place > 0), 0, size - 1 - place)
     left_out = all_pairs - int(partners.sum())
-    rows = np.flatnonzero(partners)
-    for part in slices(partners[rows], SLICE_PAIRS):
-        first = rows[part]
-        yield Pairs(np.repeat(ids[first], partners[first]), ids[ranges(first + 1, partners[first])], split, left_out)
+    for left, right in following_pairs(ids, partners):
+        yield Pairs(left, right, split, left_out)
         split = left_out = 0
     if split:
         yield Pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), split, left_out)
 
 
-def _starts(sorted_keys: Ints) -> NDArray[np.bool_]:
+def following_pairs(ids: Ints, partners: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Pair each row with as many of those behind it as it has partners.
+
+    Args:
+        ids: int64 (n,).
+        partners: int64 (n,); a row may have as many as there are rows behind it.
+
+    Yields:
+        int64 (p,) each: the ids of the rows and of their partners, at most about a million at a time; nothing where there is none.
+    """
+    rows = np.flatnonzero(partners)
+    for part in slices(partners[rows], SLICE_PAIRS):
+        first = rows[part]
+        yield np.repeat(ids[first], partners[first]), ids[ranges(first + 1, partners[first])]
+
+
+def starts_of(sorted_keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each key differs from the one before it: bool (n,)."""
     new = np.ones(len(sorted_keys), dtype=np.bool_)
     new[1:] = sorted_keys[1:] != sorted_keys[:-1]
     return new

@@ -13,6 +13,7 @@ from spark_dedup.report.summary import PairView, RecallView, Summary
 TITLES = {
     "records": "Read the rows",
     "representatives": "Fold exact copies",
+    "blocks": "Sort texts into blocks",
     "embeddings": "Turn texts into vectors",
     "vectors": "Gather the vectors",
     "index": "Build the search index",
@@ -193,6 +194,16 @@ def _representatives(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     ]
 
 
+def _blocks(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
+    compared = {name.partition(":")[2]: n for name, n in s.counts.items() if name.startswith("comparisons:")}
+    lines = [f"{quantity(sum(compared.values()), 'comparison')} in {quantity(s.rows_out or 0, 'block')}"]
+    for key, n in compared.items():
+        without, largest = s.counts.get(f"without_key:{key}"), s.notes.get(f"blocks:{key}", "").partition("\n")[0]
+        told = f"key {key}: {quantity(n, 'comparison')}" + (f"; largest block {largest}" if largest else "")
+        lines.append(told + (f"; {quantity(without, 'text')} without it, which it compares with none" if without else ""))
+    return lines
+
+
 def _embeddings(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     c = s.counts.get
     encoder, model = s.notes.get("encoder"), s.notes.get("model")
@@ -232,8 +243,9 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     c = s.counts.get
     floor = setting(m.settings, "search", "floor")
     least = f" with cosine >= {floor:g}" if floor is not None else ""
-    if c("lsh_proposed") is not None:
-        least += f" or Jaccard >= {m.settings['minhash']['threshold']:g}"
+    floors = [("minhash", "threshold")] * (c("lsh_proposed") is not None) + [("blocking", "jaccard")] * (c("block_proposed") is not None)
+    if floors:
+        least += f" or Jaccard >= {min(m.settings[section][name] for section, name in floors):g}"
     pairs, edges, refused = c("pairs"), c("edges"), c("refused")
     verdict = ""
     if edges is not None and refused is not None:
@@ -243,6 +255,7 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         verdict,
         _if(c("asked_again"), f"{quantity(c('asked_again', 0), 'full list')} asked again for more neighbours"),
         _if(c("lsh_proposed"), f"{quantity(c('lsh_proposed', 0), 'pair')} shared a MinHash bucket and had their Jaccard verified"),
+        _if(c("block_proposed"), f"{quantity(c('block_proposed', 0), 'pair')} shared a blocking key and had their scores computed"),
         f"recall of the buckets: {s.notes['lsh_recall']}" if "lsh_recall" in s.notes else "",
         _decision(s, "placement", "index placement"),
     ]
@@ -289,6 +302,7 @@ def _recall(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
 _SENTENCES = {
     "records": _records,
     "representatives": _representatives,
+    "blocks": _blocks,
     "embeddings": _embeddings,
     "vectors": _vectors,
     "index": _index,
@@ -338,6 +352,9 @@ def limits(summary: Summary) -> list[str]:
             elif name == "bucket_pairs_left_out":
                 told = f"{quantity(hits, 'pair')} of MinHash buckets over minhash.max_bucket left out"
                 out.append(f"{told}: they are found where another band brings them together")
+            elif name == "block_pairs_left_out":
+                told = f"{quantity(hits, 'pair')} of blocks over blocking.max_block left out"
+                out.append(f"{told}: they are found where another key or the vectors bring them together")
             else:
                 out.append(f"{record.stage}: {name} reached {quantity(hits, 'time')}")
     return out

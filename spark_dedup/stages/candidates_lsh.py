@@ -18,7 +18,7 @@ from spark_dedup.kernels.buckets import bucket_pairs
 from spark_dedup.kernels.features import decode, features
 from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, is_feature, shingle_sets, signatures
 from spark_dedup.kernels.ragged import slices
-from spark_dedup.schema import LEFT_ID, PROPOSED_PAIRS, REP_ID, REPRESENTATIVES, RIGHT_ID, SKETCHES, pa_schema
+from spark_dedup.schema import LEFT_ID, LSH, PROPOSED_PAIRS, REP_ID, REPRESENTATIVES, RIGHT_ID, SKETCHES, pa_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -32,17 +32,17 @@ FOUND = ", ".join([f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{name}` bigi
 
 
 def sketch_texts(representatives: DataFrame, exact: ExactConfig, config: MinHashConfig) -> DataFrame:
-    """Features, shingles and buckets of the texts that take part in the search.
+    """Features, shingles and buckets of the texts that take part in the search; without MinHash the features alone.
 
     Args:
         representatives: REPRESENTATIVES.
         exact: Uses `lowercase` and `strip_punctuation`, so that a sketch is a function of the exact key.
-        config: Uses `unit`, `ngram`, `permutations`, `threshold` and `band_recall`.
+        config: Uses `enabled`, `unit`, `ngram`, `permutations`, `threshold` and `band_recall`.
 
     Returns:
         SKETCHES.
     """
-    bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
+    bands, rows = bands_for(config.threshold, config.permutations, config.band_recall) if config.enabled else (0, 0)
     schema, own = SKETCHES.arrow(), is_feature(config.unit, config.ngram)
     form = {"lowercase": exact.lowercase, "strip_punctuation": exact.strip_punctuation}
 
@@ -52,6 +52,10 @@ def sketch_texts(representatives: DataFrame, exact: ExactConfig, config: MinHash
             for part in slices(sizes, SLICE_BYTES):
                 rep, text = batch.slice(part.start, part.stop - part.start).columns
                 blobs = features(text, **form)
+                if not bands:
+                    none = [pa.nulls(len(rep), schema.field(name).type) for name in ("shingles", "bands")]
+                    yield pa.RecordBatch.from_arrays([rep, blobs, *none], schema=schema)
+                    continue
                 sets = ShingleSets.of_features(decode(blobs)) if own else shingle_sets(text, config.unit, config.ngram, **form)
                 hashes = band_hashes(signatures(sets, bands * rows), bands, rows)
                 offsets = pa.array(np.arange(len(rep) + 1, dtype=np.int32) * bands)
@@ -98,4 +102,5 @@ def lsh_pairs(sketches: DataFrame, config: MinHashConfig, *, partitions: int, no
     found = buckets.select("bucket", further.alias("further"), REP_ID).repartition(partitions, "bucket").mapInArrow(propose, FOUND)
     if noted is not None:
         found = found.observe(noted, *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in EVENTS])
-    return PROPOSED_PAIRS.conform(found.where(F.col(LEFT_ID).isNotNull()).select(LEFT_ID, RIGHT_ID).distinct())
+    pairs = found.where(F.col(LEFT_ID).isNotNull()).select(LEFT_ID, RIGHT_ID).distinct()
+    return PROPOSED_PAIRS.conform(pairs.withColumn("methods", F.array(F.lit(LSH))))

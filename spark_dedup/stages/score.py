@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from spark_dedup.asking import SCORES
-from spark_dedup.config import MergeConfig, MinHashConfig
+from spark_dedup.config import MergeConfig
 from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.features import NUMBERS, decode, pair_scores
 from spark_dedup.kernels.minhash import ShingleSets, is_feature
+from spark_dedup.kernels.shingles import NGRAM
 from spark_dedup.kernels.vectors import cosines_at, from_binary
 from spark_dedup.schema import (
     CANDIDATE_PAIRS,
     EDGES,
     LEFT_ID,
-    LSH,
     PROPOSED_PAIRS,
     RECORD_ID,
     REP_ID,
@@ -29,80 +31,104 @@ from spark_dedup.schema import (
     SCORED_PAIRS,
     SKETCHES,
     VECTORS,
-    pa_schema,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Ints: TypeAlias = NDArray[np.int64]
 
-def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, config: MinHashConfig, *, tiles: int) -> DataFrame:
-    """Score the proposed pairs as the engines score theirs, and keep those whose shingle sets are alike.
+
+@dataclass(frozen=True)
+class Floors:
+    """What a proposed pair must reach to be kept: one of them is enough.
+
+    Attributes:
+        jaccard: Least Jaccard of the shingle sets, in (0, 1].
+        cosine: Least cosine, in (0, 1]; None where the cosine keeps no pair.
+        unit: What a shingle is made of, as in `minhash.shingle_sets`.
+        ngram: Units in a shingle.
+    """
+
+    jaccard: float
+    cosine: float | None = None
+    unit: str = "word"
+    ngram: int = NGRAM
+
+
+def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, floors: Floors, *, tiles: int) -> DataFrame:
+    """Score the proposed pairs as the engines score theirs, and keep those that reach a floor.
 
     A tile holds pairs with equal hashes of `left_id` and is the work of a task; each text comes into a tile once, however many of
     its pairs need it.
 
     Args:
-        proposed: PROPOSED_PAIRS.
-        sketches: SKETCHES.
+        proposed: PROPOSED_PAIRS, or BLOCK_PAIRS.
+        sketches: SKETCHES, with `shingles` where the floors' are not those of the features.
         vectors: VECTORS; a pair with a text that is not among them has no cosine.
-        config: Uses `unit`, `ngram` and `threshold`.
+        floors: The Jaccard is computed from the whole sets of the floors' shingles.
         tiles: At least 1; changes no row.
 
     Returns:
-        SCORED_PAIRS: those with a Jaccard of at least `threshold`, computed from the whole sets of the configured shingles.
+        SCORED_PAIRS.
     """
     tiled = PROPOSED_PAIRS.conform(proposed).withColumn("tile", F.pmod(F.xxhash64(LEFT_ID), F.lit(tiles)).cast("int"))
     needed = tiled.select("tile", F.explode(F.array(LEFT_ID, RIGHT_ID)).alias(REP_ID)).distinct()
     texts = needed.join(SKETCHES.conform(sketches).select(REP_ID, "features", "shingles"), REP_ID, how="inner")
     texts = texts.join(VECTORS.conform(vectors).select(REP_ID, "vector"), REP_ID, how="left")
     together = tiled.unionByName(texts, allowMissingColumns=True).repartition(tiles, "tile").sortWithinPartitions("tile")
-    names = ["tile", LEFT_ID, RIGHT_ID, REP_ID, "vector", "features", "shingles"]
-    found = together.select(*names).mapInArrow(scoring(config), FOUND)
-    return SCORED_PAIRS.conform(found.withColumn("methods", F.array(F.lit(LSH))))
+    names = ["tile", LEFT_ID, RIGHT_ID, "methods", REP_ID, "vector", "features", "shingles"]
+    return SCORED_PAIRS.conform(together.select(*names).mapInArrow(scoring(floors), SCORED_PAIRS.ddl()))
 
 
-FOUND = ", ".join(f"`{c.name}` {c.type}" for c in SCORED_PAIRS.columns if c.name != "methods")
-
-
-def scoring(config: MinHashConfig) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def scoring(floors: Floors) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that scores a stream of tiles: rows of pairs, with `left_id`, and of texts, with `rep_id`."""
 
     def score(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _, tile in group_runs(batches, "tile"):
             rows = pa.Table.from_batches(list(tile))
             pairs, texts = rows.filter(pc.is_valid(rows[LEFT_ID])), rows.filter(pc.is_valid(rows[REP_ID]))
-            yield from scored(pairs, texts.sort_by(REP_ID), config)
+            yield from scored(pairs, texts.sort_by(REP_ID), floors)
 
     return score
 
 
-def scored(pairs: pa.Table, texts: pa.Table, config: MinHashConfig) -> Iterator[pa.RecordBatch]:
-    """The pairs of one tile whose shingle sets are alike, with their scores.
+def scored(pairs: pa.Table, texts: pa.Table, floors: Floors) -> Iterator[pa.RecordBatch]:
+    """The pairs of one tile that reach a floor, with their scores.
 
     Args:
-        pairs: `left_id`, `right_id`.
+        pairs: `left_id`, `right_id`, `methods`.
         texts: `rep_id` in order, `vector`, `features`, `shingles`: every text of the pairs once.
-        config: As in `verify_pairs`.
+        floors: As in `verify_pairs`.
     """
     pairs = pairs.sort_by([(LEFT_ID, "ascending"), (RIGHT_ID, "ascending")])
     ids, block = texts[REP_ID].to_numpy(), decode(texts["features"])
     left, right = (np.searchsorted(ids, pairs[name].to_numpy()) for name in (LEFT_ID, RIGHT_ID))
-    sets = block if is_feature(config.unit, config.ngram) else ShingleSets.of(texts["shingles"]).block()
-    alike = pair_scores(sets, left, sets, right).jaccard >= config.threshold
-    left, right = left[alike], right[alike]
+    sets = block if is_feature(floors.unit, floors.ngram) else ShingleSets.of(texts["shingles"]).block()
+    kept = pair_scores(sets, left, sets, right).jaccard >= floors.jaccard
+    if floors.cosine is not None:
+        cosine, known = known_cosines(texts["vector"], left, right)
+        kept |= known & (cosine >= floors.cosine)
+    left, right = left[kept], right[kept]
     scores = pair_scores(block, left, block, right)
-    has_vector = pc.is_valid(texts["vector"]).to_numpy()
+    cosine, known = known_cosines(texts["vector"], left, right)
+    numbers = pa.array(NUMBERS).take(pa.array(scores.numbers))
+    others = map(pa.array, (scores.jaccard, scores.containment, scores.substitution))
+    methods = pairs["methods"].filter(pa.array(kept))
+    columns = [pa.array(ids[left]), pa.array(ids[right]), methods, pa.array(cosine, mask=~known), *others, numbers]
+    yield from pa.Table.from_arrays(columns, schema=SCORED_PAIRS.arrow()).to_batches()
+
+
+def known_cosines(vectors: pa.ChunkedArray, left: Ints, right: Ints) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Cosines of rows that may have no vector: float64 (p,), and whether each is known, bool (p,)."""
+    has_vector = pc.is_valid(vectors).to_numpy()
     known = has_vector[left] & has_vector[right]
     cosine = np.zeros(len(left))
     if known.any():
-        vectors = np.concatenate([from_binary(chunk) for chunk in texts["vector"].drop_null().chunks if len(chunk)])
+        present = np.concatenate([from_binary(chunk) for chunk in vectors.drop_null().chunks if len(chunk)])
         row = np.cumsum(has_vector) - 1
-        cosine[known] = cosines_at(vectors, row[left[known]], vectors, row[right[known]])
-    numbers = pa.array(NUMBERS).take(pa.array(scores.numbers))
-    others = map(pa.array, (scores.jaccard, scores.containment, scores.substitution))
-    columns = [pa.array(ids[left]), pa.array(ids[right]), pa.array(cosine, mask=~known), *others, numbers]
-    yield pa.RecordBatch.from_arrays(columns, schema=pa_schema(FOUND))
+        cosine[known] = cosines_at(present, row[left[known]], present, row[right[known]])
+    return cosine, known
 
 
 def one_row_a_pair(*sources: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -15,11 +16,15 @@ from pyspark.sql import functions as F
 
 from spark_dedup import load_config, run, schema
 from spark_dedup.errors import ConfigError, EmbeddingError, SourceError, StoreError
+from spark_dedup.progress import Progress
 from spark_dedup.store import TableStore
 from spark_dedup.sweep import sweep
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
+
+
+NOT_BY_DEFAULT = {"_sketches", "_proposed_pairs", "_block_keys", "_blocks", "_block_pairs"}
 
 
 def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null", engine="exact"):
@@ -216,8 +221,8 @@ def test_a_second_run_does_nothing(spark, planted):
 def commits(store):
     """Every commit of every table."""
     found = sorted(str(p) for p in Path(store).rglob("_delta_log/*.json"))
-    # every table but those of MinHash, which is not enabled
-    assert {Path(p).parents[1].name for p in found} == {t.name for t in schema.TABLES} - {"_sketches", "_proposed_pairs"}
+    # every table but those of MinHash and blocking, which are not enabled
+    assert {Path(p).parents[1].name for p in found} == {t.name for t in schema.TABLES} - NOT_BY_DEFAULT
     return found
 
 
@@ -655,3 +660,51 @@ def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path)
     assert manifest.stage("candidates").notes["lsh_recall"] == "0.952 of the pairs at Jaccard 0.8 by design"
     assert manifest.recall == "pair recall >= 0.90: 1, all 4 texts; of pairs at Jaccard >= 0.80: 1, all 5 texts"
     assert manifest.stage("candidates").caps_hit == {}
+
+
+def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_run_before_the_encoder(spark, tmp_path):
+    rng = random.Random(19)
+    long, other = sentence(rng, 80), sentence(rng, 80)
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    rows = [
+        ("a", long, "de", x),
+        ("b", f"{long} and so on", "DE", y),  # only keys bring it to a, and it is kept for its words
+        ("c", other, "de", x),  # the same vector as a, other words: kept for its cosine; with b neither
+        ("d", f"{long} without", None, [0.0, 0.0]),  # no vector, no country
+        ("e", sentence(rng, 80), "", y),  # only b's vector
+    ]
+    source = save(spark, rows, tmp_path / "source", "id string, text string, country string, v array<float>")
+    extra = ("embed.encoder=column", "embed.column=v", "blocking.keys=[first_tokens, country: lower(country), length_band]")
+    out = io.StringIO()
+    manifest = run(config_of(source, tmp_path / "store", *extra), spark, progress=Progress(out, mode="plain"))
+    pairs = {
+        tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"])
+        for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
+    }
+    lengths = {i: len(text) for i, text, *_ in rows}
+    band = {pair: ["block:length_band"] * (100 * max(n := [lengths[i] for i in pair]) <= 105 * min(n)) for pair in pairs}
+    assert pairs == {
+        ("a", "b"): (["block:country", "block:first_tokens", *band["a", "b"]], 0.0, True),
+        ("a", "c"): (["block:country", *band["a", "c"], "exact"], 1.0, False),
+        ("a", "d"): (["block:first_tokens", *band["a", "d"]], None, True),
+        ("b", "d"): (["block:first_tokens", *band["b", "d"]], None, True),
+        ("b", "e"): ([*band["b", "e"], "exact"], 1.0, False),
+    }
+    blocks = manifest.stage("blocks")
+    assert {name: blocks.counts[name] for name in blocks.counts if name.split(":")[0] == "without_key"} == {
+        "without_key:first_tokens": 0,
+        "without_key:country": 2,
+        "without_key:length_band": 0,
+    }
+    assert (blocks.counts["comparisons:country"], blocks.counts["comparisons:first_tokens"], blocks.caps_hit) == (3, 3, {})
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert "key country: 3 comparisons in 1 block; 2 texts without it" in lines
+    assert "'de' 3 texts, 3 comparisons" in lines
+
+    refused = config_of(source, tmp_path / "refused", *extra, "blocking.max_block=2")
+    with pytest.raises(ConfigError, match=r"blocking\.max_block allows 2 texts in a block, key country has 1 larger: 'de' 3 texts, 3 comp"):
+        run(refused, spark)
+    assert not TableStore(spark, str(tmp_path / "refused")).exists(schema.EMBEDDINGS)
+    # a finished run is not done again, and its manifest has the stage
+    again = run(config_of(source, tmp_path / "store", *extra), spark)
+    assert (again.did_work, again.stage("blocks").reused) == (False, True)

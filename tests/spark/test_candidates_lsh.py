@@ -11,7 +11,7 @@ from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.kernels.vectors import to_binary
 from spark_dedup.schema import REPRESENTATIVES, SCORED_PAIRS, SKETCHES, VECTORS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
-from spark_dedup.stages.score import one_row_a_pair, verify_pairs
+from spark_dedup.stages.score import Floors, one_row_a_pair, verify_pairs
 
 
 def search(spark, texts: list[str], config: MinHashConfig, partitions: int, without_vector: int | None = None):
@@ -26,8 +26,9 @@ def search(spark, texts: list[str], config: MinHashConfig, partitions: int, with
     searched = [(i, i, vector, b"") for i in range(len(texts)) if i != without_vector]
     vectors = spark.createDataFrame(searched, VECTORS.ddl())
     proposed = lsh_pairs(sketches, config, partitions=partitions, noted=noted).cache()
-    kept = verify_pairs(proposed, sketches, vectors, config, tiles=partitions).collect()
-    ids = sorted(map(tuple, proposed.collect()))
+    floors = Floors(config.threshold, unit=config.unit, ngram=config.ngram)
+    kept = verify_pairs(proposed, sketches, vectors, floors, tiles=partitions).collect()
+    ids = sorted(tuple(row)[:2] for row in proposed.collect())
     sketches.unpersist()
     proposed.unpersist()
     return ids, sorted(map(tuple, kept)), noted.get

@@ -71,6 +71,18 @@ def test_defaults_are_the_documented_ones():
         ("minhash.band_recall=1", r"minhash\.band_recall must be a number in \(0, 0.999999\], got 1"),
         ("minhash.max_bucket=1", r"minhash\.max_bucket must be a whole number in \[2, 100000\], got 1"),
         ("minhash.threshold=0.01", r"minhash\.band_recall must be at most 0.9237, the best that minhash\.permutations 256 can give at .*"),
+        ("blocking.keys=[title_trigram]", r"blocking\.keys must hold .*, got 'title_trigram'; did you mean 'title_trigrams'\?"),
+        ("blocking.keys=[country]", r"blocking\.keys must hold first_tokens, .* or NAME: EXPRESSION, got 'country'\n"),
+        ("blocking.keys=['a b: c']", r"blocking\.keys must hold NAME: EXPRESSION with a name of letters, digits and _ .*, got 'a b: c'"),
+        ("blocking.keys=[a: ]", r"blocking\.keys must hold NAME: EXPRESSION .*, got 'a: '"),
+        ("blocking.keys=[length_band: x]", r"blocking\.keys must hold NAME: EXPRESSION .* that is not a key already, got 'length_band: x'"),
+        ("blocking.keys=[a: x, a: y]", r"blocking\.keys must name each key once, got 'a: x', 'a: y'"),
+        ("blocking.keys=first_tokens", r"blocking\.keys must be a list of expressions, got 'first_tokens'"),
+        ("blocking.keys=['']", r"blocking\.keys must be a list of expressions, got \(''"),
+        (f"blocking.keys={[f'k{i}: x' for i in range(64)]}", r"blocking\.keys must hold at most 63 keys, got 64"),
+        ("blocking.jaccard=0", r"blocking\.jaccard must be a number in \(0, 1\], got 0"),
+        ("blocking.max_block=1", r"blocking\.max_block must be a whole number in \[2, 100000\], got 1"),
+        ("blocking.large=cut", r"blocking\.large must be one of refuse, split, got 'cut'"),
         ("components.engine=spark", r"components\.engine must be one of auto, graphframes, dataframe, got 'spark'"),
         ("keep.order_by=[]", r"keep\.order_by must be a list of at least one expression"),
         ("merge.rule=''", r"merge\.rule must not be empty"),
@@ -131,11 +143,26 @@ def test_a_file_extends_another_and_overrides_win(tmp_path):
     assert (config.search.floor, config.search.neighbours, config.search.links) == (0.9, 30, 16)
 
 
+def test_blocking_keys_are_names_or_expressions_with_a_name_or_none_at_all(tmp_path):
+    assert load().blocking.keys == load("blocking.keys=[]").blocking.keys == ()
+    wanted = {"first_tokens": None, "country": "lower(country)", "year": "year(created)", "kind": "a:b.c"}
+    spellings = (
+        "[first_tokens, country: lower(country), year: year(created), kind: 'a:b.c']",
+        "[first_tokens, {country: lower(country), year: year(created)}, 'kind : a:b.c ']",
+    )
+    for spelling in spellings:
+        assert load(f"blocking.keys={spelling}").blocking.expressions == wanted
+    path = tmp_path / "settings.yaml"
+    path.write_text("blocking:\n  keys:\n    - first_tokens\n    - country: lower(country)\n")
+    assert load_config(path, BASE).blocking.expressions == {"first_tokens": None, "country": "lower(country)"}
+
+
 def test_fingerprint_changes_with_what_changes_tables_and_with_nothing_else():
     plain = fingerprint(load())
     same = ["search.placement=partitioned", "embed.batch_size=8", "embed.device=cpu", "components.engine=dataframe", "store=other.schema"]
     assert {fingerprint(load(s)) for s in same} == {plain}
     different = ["search.floor=0.9", "merge.rule=cosine > 0.9", "exact.lowercase=true", "keep.order_by=[record_id]", "minhash.ngram=3"]
+    different += ["blocking.keys=[first_tokens]", "blocking.keys=[a: x]", "blocking.keys=[a: y]", "blocking.large=split"]
     others = {fingerprint(load(s)) for s in different}
     assert len(others) == len(different)
     assert plain not in others
@@ -144,7 +171,9 @@ def test_fingerprint_changes_with_what_changes_tables_and_with_nothing_else():
 def test_settings_survive_their_own_yaml(tmp_path):
     import yaml
 
-    config = load("search.floor=0.9", "keep.order_by=['updated_at desc', record_id]", r"source.text='concat_ws(\"\n\", title, body)'")
+    config = load(
+        "blocking.keys=[length_band, a: x]", "keep.order_by=['updated_at desc', record_id]", r"source.text='concat_ws(\"\n\", title, body)'"
+    )
     path = tmp_path / "again.yaml"
     path.write_text(yaml.safe_dump(as_dict(config)))
     assert load_config(path) == config

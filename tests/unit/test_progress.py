@@ -238,6 +238,16 @@ def test_a_finished_stage_tells_what_it_handled(shown, line):
     assert finished_line(shown, 14.2) == line
 
 
+def test_what_is_told_stays_as_lines_and_a_living_line_gives_way(quick):
+    plain, quiet, objects, terminal = io.StringIO(), io.StringIO(), io.StringIO(), Terminal()
+    for out, mode in ((plain, "plain"), (quiet, "quiet"), (objects, "json"), (terminal, "auto")):
+        Progress(out, mode=mode).tell(["one", "two"])
+    assert plain.getvalue() == f"{'':16}one\n{'':16}two\n"
+    assert quiet.getvalue() == ""
+    assert json.loads(objects.getvalue()) == {"event": "told", "lines": ["one", "two"]}
+    assert terminal.getvalue() == "\r\x1b[2K" + plain.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [

@@ -182,6 +182,30 @@ def test_limits_name_the_setting_that_moves_them():
     ]
 
 
+def test_blocking_is_told_with_its_cost_and_what_it_could_not_compare():
+    blocks = stage(
+        "blocks",
+        rows_out=12,
+        counts={"comparisons:country": 1780, "comparisons:length_band": 0, "without_key:country": 2, "without_key:length_band": 0},
+        caps_hit={"blocks_split": 1, "block_pairs_left_out": 40},
+        notes={"blocks:country": "'de; at' 40 texts, 780 comparisons\n'fr' 30 texts, 435 comparisons", "blocks:length_band": ""},
+    )
+    found = stage("candidates", counts={"pairs": 5, "edges": 5, "refused": 0, "block_proposed": 1700})
+    summary = Summary(manifest=replace(MANIFEST, stages=(blocks, found)))
+    told = {s.stage: (s.result, *s.details) for s in steps(summary)}
+    assert told["blocks"] == (
+        "1,780 comparisons in 12 blocks",
+        "key country: 1,780 comparisons; largest block 'de; at' 40 texts, 780 comparisons; 2 texts without it, which it compares with none",
+        "key length_band: 0 comparisons",
+    )
+    assert told["candidates"][0] == "5 pairs with cosine >= 0.85 or Jaccard >= 0.5 (recall not measured)"
+    assert "1,700 pairs shared a blocking key and had their scores computed" in told["candidates"]
+    assert limits(summary) == [
+        "blocks: blocks_split reached 1 time",
+        "40 pairs of blocks over blocking.max_block left out: they are found where another key or the vectors bring them together",
+    ]
+
+
 @pytest.mark.parametrize(
     ("part", "whole", "told"),
     [(0, 5, "0.0 %"), (0, 0, "0.0 %"), (5, 5, "100.0 %"), (1, 3, "33.3 %"), (1, 10_000, "under 0.1 %"), (9_999, 10_000, "over 99.9 %")],

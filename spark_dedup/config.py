@@ -248,6 +248,13 @@ class RecallConfig(Section):
         result=False,
     )
     seed: int = setting(0, "Which random sample is drawn.", low=0, high=2**31 - 1, result=False)
+    target: float | None = setting(
+        None,
+        "Pair recall at cosine 0.90, or at `search.floor` where that is higher, for which `cells` tunes `search.margin` and an automatic "
+        "number of cells on a sample of its own; the measurement says whether it was met; null tunes nothing.",
+        above=0.0,
+        high=1.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +354,7 @@ def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
 
 def contradictions(config: DedupConfig) -> Iterable[str]:
     """Settings that are each allowed but do not fit together."""
-    source, embed, search, minhash = config.source, config.embed, config.search, config.minhash
+    source, embed, search, minhash, recall = config.source, config.embed, config.search, config.minhash, config.recall
     if source.format == "table" and looks_like_path(source.table):
         yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
     if source.version is not None and source.format not in ("table", "delta"):
@@ -370,6 +377,17 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
         )
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
+    if recall.target is not None and search.engine in UNTUNED:
+        yield (
+            f"recall.target needs search.engine auto, cells (tuned for it) or exact (compares all pairs), got {search.engine!r}, which "
+            f"is not tuned; leave recall.target out and compare settings with `spark-dedup recall --sweep`"
+        )
+    if recall.target is not None and recall.sample is None:
+        yield f"recall.sample must be a whole number >= 1 for recall.target {recall.target:g} to be checked, got null"
+
+
+UNTUNED = ("hnsw", "semdedup")
+"""Engines that no target of recall is tuned for."""
 
 
 def looks_like_path(name: str) -> bool:

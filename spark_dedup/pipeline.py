@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
@@ -15,8 +16,18 @@ from spark_dedup.config import DedupConfig, SearchConfig
 from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation.plan import pairs_among
-from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
-from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
+from spark_dedup.evaluation.recall import QUOTED, RecallRow, quote, recall_rows, verdict
+from spark_dedup.evaluation.truth import (
+    CONNECT_BYTES,
+    budgeted_sample,
+    is_truth_of,
+    product_rate,
+    sample_rows,
+    true_pairs,
+    truth_cost,
+    truth_fingerprint,
+)
+from spark_dedup.evaluation.tuning import tune_cells
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
@@ -203,12 +214,41 @@ def make_index(job: Job) -> Outcome:
     if indexed is None:
         return Outcome(heads, 0, 0, {}, {}, notes)
     train, build = indexed
+    search, tuning = tuned(job, search)
     job.write(schema.INDEX_CELLS, train(vectors, heads, search), "index")
     _, size = job.write(schema.INDEX, build(vectors, read_cells(store, ENGINES[search.engine]), search), "index")
     job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
     shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
     counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}
-    return Outcome(heads, sum(shards.values()), size, counts, {}, notes)
+    return Outcome(heads, sum(shards.values()), size, counts, {}, notes | tuning)
+
+
+def tuned(job: Job, search: SearchConfig) -> tuple[SearchConfig, dict[str, str]]:
+    """The settings with which an engine reaches `recall.target`, and what is to be known of them; the same ones without a target."""
+    engine, target, heads = ENGINES[search.engine], job.config.recall.target, distinct_vectors(job)
+    if target is None or engine.indexed is None or engine.tries is None or not heads:
+        return search, {}
+    tries = engine.tries(search, heads)
+    if [s.cells for s in tries] == [1]:
+        return search, {"tuning": "none needed: with one cell all pairs are compared"}
+    vectors, texts, floor = job.store.read(schema.VECTORS), job.finished["vectors"].rows_out or 0, max(QUOTED, search.floor)
+    cells = [cells_of(engine.indexed[0](vectors, heads, s)) for s in tries]
+    found = tune_cells(vectors, cells, texts=texts, heads=heads, floor=floor, target=target, usual=search.margin)
+    if not found.tried:
+        return search, {"tuning": f"nothing to tune for: {found.texts:,} texts have no neighbour with cosine >= {floor:.2f}"}
+    best = replace(tries[found.best], margin=found.tried[found.best].margin)
+    tried = [f"{s.cells:,} cells within {t.margin:g}: {t.products:,.0f}" for s, t in zip(tries, found.tried, strict=True)]
+    reason = (
+        f"for recall {target:g} of the {found.pairs:,} true neighbours of {found.texts:,} texts with cosine >= {floor:.2f}; "
+        f"products of a vector with {', with '.join(tried)}"
+    )
+    return best, {"cells": str(best.cells), "margin": f"{best.margin:g}", "tuning": reason}
+
+
+def search_as_run(job: Job) -> SearchConfig:
+    """The settings of the search with what `auto` and `recall.target` made of them."""
+    search, notes = chosen(job.config.search, distinct_vectors(job)), job.finished["index"].notes
+    return replace(search, cells=int(notes["cells"]), margin=float(notes["margin"])) if "margin" in notes else search
 
 
 def distinct_vectors(job: Job) -> int:
@@ -231,7 +271,7 @@ def make_candidates(job: Job) -> Outcome:
     representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
     alike, limits, more, design = shared_words(job) if job.config.minhash.enabled else ((), {}, {}, {})
-    with self_join(job, job.config.search, found) as (pairs, notes):
+    with self_join(job, search_as_run(job), found) as (pairs, notes):
         candidates = judge_pairs(one_row_a_pair(pairs, *alike) if alike else pairs, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
         written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
@@ -270,16 +310,15 @@ def self_join(
 
     Args:
         job: With finished stages up to `index`.
-        config: The settings of the search; those that the index was built with must be the job's own.
+        config: The settings of the search, `auto` replaced; those that the index was built with must be as run.
         noted: Receives the events of the engine.
         built: Cells and INDEX to use in place of the stored ones.
 
     Yields:
         SCORED_PAIRS, to be read inside the block, and what was decided.
     """
-    store, heads = job.store, distinct_vectors(job)
-    name, reason = choose_engine(config.engine, heads)
-    engine, vectors, notes = ENGINES[name], store.read(schema.VECTORS), {"engine": name, "engine_reason": reason}
+    store = job.store
+    engine, vectors, notes = ENGINES[config.engine], store.read(schema.VECTORS), {"engine": config.engine}
     bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
     if engine.indexed:
         manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
@@ -291,7 +330,7 @@ def self_join(
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:
-        yield engine.join(SelfJoin(vectors, reachable, cells, chosen(config, heads), heads, partitions, noted)), notes
+        yield engine.join(SelfJoin(vectors, reachable, cells, config, distinct_vectors(job), partitions, noted)), notes
 
 
 def make_components(job: Job) -> Outcome:
@@ -347,29 +386,57 @@ def make_recall(job: Job) -> Outcome:
     if config.recall.sample is None:
         return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
-    vectors, rows = store.read(schema.VECTORS), sample_size(job, config.recall.sample) if texts else 0
+    rows = sample_size(job, config.recall.sample) if texts else 0
     if not rows:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
-        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"})
+        missing = {} if config.recall.target is None else {"target": f"recall.target {config.recall.target:g}: not checked"}
+        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})", **missing})
     size = write_truth(job, rows)
-    search = chosen(config.search, distinct_vectors(job))
-    engine = ENGINES[search.engine]
-    figures = recall_rows(
-        store.read(schema.TRUTH),
+    search = search_as_run(job)
+    figures = figures_of(
+        job,
         store.read(schema.CANDIDATE_PAIRS),
         store.read(schema.COMPONENTS),
-        vectors,
-        engine.limits(search, read_cells(store, engine)),
-        rule=config.merge.rule,
-        floor=config.search.floor,
-        texts=texts,
-        run_id=job.run_id,
+        search,
+        read_cells(store, ENGINES[search.engine]),
         seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
-        routing=config.exact.route == "representative",
     )
     more = store_figures(job, figures)
     true = next(row.pairs for row in figures if row.metric == "pair_recall")
-    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, {}, {"recall": quote(figures)})
+    notes = {"recall": quote(figures)}
+    if config.recall.target is not None:
+        notes["target"] = verdict(figures, config.recall.target)
+    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, {}, notes)
+
+
+def figures_of(
+    job: Job, pairs: DataFrame, components: DataFrame, search: SearchConfig, cells: Cells, *, seconds: float, setting: str = ""
+) -> list[RecallRow]:
+    """The recall of a search of the stored vectors, against the stored truth.
+
+    Args:
+        job: With a TRUTH.
+        pairs: CANDIDATE_PAIRS or SCORED_PAIRS that it returned.
+        components: COMPONENTS that were made of them.
+        search: Its settings, `auto` replaced.
+        cells: The rows of INDEX_CELLS that it used.
+        seconds: What it took.
+        setting: As in `recall_rows`.
+    """
+    return recall_rows(
+        job.store.read(schema.TRUTH),
+        pairs,
+        components,
+        job.store.read(schema.VECTORS),
+        ENGINES[search.engine].limits(search, cells),
+        rule=job.config.merge.rule,
+        floor=job.config.search.floor,
+        texts=job.finished["vectors"].rows_out or 0,
+        run_id=job.run_id,
+        setting=setting,
+        seconds=seconds,
+        routing=job.config.exact.route == "representative",
+    )
 
 
 def write_truth(job: Job, rows: int) -> int:
@@ -399,18 +466,12 @@ def sample_size(job: Job, wanted: int) -> int:
         return 0
     dimension, texts, pairs = first[0] // 4, job.finished["vectors"].rows_out or 0, job.finished["candidates"].rows_out or 0
     tasks, products = job.caps.parallelism, 2.0 * texts * texts * dimension
-    return budgeted_sample(
-        wanted,
-        texts,
-        dimension=dimension,
-        row_bytes=max(4.0 * dimension, job.finished["vectors"].bytes / texts),
-        neighbours=2 * pairs / texts,
-        seconds=sum(record.seconds for name, record in job.finished.items() if name != RECALL.name),
-        share=job.config.recall.share,
-        rate=product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks,
-        tasks=tasks,
-        connect=job.caps.connect,
-    )
+    row_bytes = max(4.0 * dimension, job.finished["vectors"].bytes / texts)
+    rate = product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks
+    cost = truth_cost(texts, dimension=dimension, row_bytes=row_bytes, neighbours=2 * pairs / texts, rate=rate, tasks=tasks)
+    seconds = sum(record.seconds for name, record in job.finished.items() if name != RECALL.name)
+    most = CONNECT_BYTES / row_bytes if job.caps.connect else float("inf")
+    return budgeted_sample(wanted, texts, cost, job.config.recall.share * seconds, most)
 
 
 SLOW_CORE = 1e9

@@ -169,6 +169,24 @@ class Cells:
             cells.append(cell)
         return np.cumsum(np.concatenate(sizes)), np.concatenate(cells)
 
+    def habits(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[float, float]:
+        """How many cells a vector visits, and how unevenly cells are filled, as far as a random sample tells.
+
+        Args:
+            vectors: float32 (n, d), unit rows.
+            margin: As in `probes`.
+
+        Returns:
+            Cells that a vector visits on average, its own included; mean size of the cell that a vector lives in, over the mean size
+            of the cells, at least 1.
+        """
+        n, cells = len(vectors), len(self.centroids)
+        if n < 2 or cells < 2:
+            return 1.0, 1.0
+        bounds, visits = self.probes(vectors, margin)
+        filled = np.bincount(visits[bounds[:-1]], minlength=cells).astype(np.float64)
+        return len(visits) / n, max(1.0, float(cells * (filled * (filled - 1)).sum() / (n * (n - 1))))
+
     def _probe(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[Ints, Ints]:
         """Rows, ascending, and the cells that they visit, home first."""
         reach = margin or 0.0

@@ -16,6 +16,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    measured_how,
     merge_rule,
     quantity,
     recall_figures,
@@ -268,10 +269,10 @@ def _recall(summary: Summary) -> str:
             f'<td>{_text(words)}{drawn}</td><td class="n">{r.pairs:,}</td></tr>'
         )
 
-    n = quantity(figures[0][1].n, "text")
+    drawn = "" if all(r.low == r.high for _, r in figures) else " The lighter part of a bar is the 95 % interval."
     return (
-        f"<p>What no search returns does not exist for anything after it. So {n} were compared with every other one, whatever "
-        "the search had found, and this is the share that it had. The lighter part of a bar is the 95 % interval.</p>"
+        "<p>What no search returns does not exist for anything after it. So texts were compared with every other one, whatever "
+        f"the search had found, and this is the share that it had: {_text(measured_how(summary))}.{drawn}</p>"
         + _table([">Share", "Interval", "Of what", ">True neighbours"], [row(*f) for f in figures], "sizes")
         + _engines(summary)
     )

@@ -15,6 +15,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    measured_how,
     merge_rule,
     quantity,
     recall_figures,
@@ -213,7 +214,7 @@ def _recall(summary: Summary, width: int, paint: Paint) -> list[str]:
     figures = recall_figures(summary)
     if not figures:
         return []
-    lines = _heading("What the search missed", f"measured on {quantity(figures[0][1].n, 'text')}, intervals of 95 %", width, paint)
+    lines = _heading("What the search missed", measured_how(summary), width, paint)
     for words, r in figures:
         head = f"  {digits(r.value or 0.0) + interval(r.low or 0.0, r.high or 0.0):<26}"
         lines += _indent(words, width, head, " " * len(head))

@@ -222,6 +222,7 @@ def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     return [
         f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed",
         _decision(s, "engine", "search engine"),
+        f"tuning: {s.notes['tuning']}" if "tuning" in s.notes else "",
     ]
 
 
@@ -283,7 +284,7 @@ def _decision(s: StageRecord, name: str, words: str) -> str:
 def _recall(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     sample, true = s.counts.get("sample"), s.counts.get("true_pairs")
     seen = f"{quantity(sample, 'text')} compared with all {s.rows_in:,}" if sample and s.rows_in else ""
-    return [recall, f"{seen}: {quantity(true or 0, 'true neighbour')}" if seen else ""]
+    return [recall, s.notes.get("target", ""), f"{seen}: {quantity(true or 0, 'true neighbour')}" if seen else ""]
 
 
 _SENTENCES = {
@@ -310,6 +311,15 @@ _MEASURED = {
     "loss_graph": "of all pairs, lost on the way through the graph",
 }
 """What each metric of the `recall` table is a share of, in the order in which they are shown."""
+
+
+def measured_how(summary: Summary) -> str:
+    """How the figures of recall came about, in a few words."""
+    figures = summary.measured
+    n, exact = quantity(figures[0].n, "text"), all(r.low == r.high for r in figures)
+    target = next((s.notes["target"] for s in summary.manifest.stages if "target" in s.notes), "")
+    how = f"measured on all {n}, exact" if exact else f"measured on {n}, intervals of 95 %"
+    return how + (f"; {target}" if target else "")
 
 
 def recall_figures(summary: Summary) -> list[tuple[str, RecallView]]:

@@ -248,6 +248,8 @@ def test_a_finished_stage_tells_what_it_handled(shown, line):
         (185, "3 min 05 s"),
         (5999, "99 min 59 s"),
         (7620, "2 h 07 min"),
+        (72 * 3600 - 31, "71 h 59 min"),
+        (72 * 3600 + 12 * 3600, "4 days"),
     ],
 )
 def test_durations_as_people_say_them(seconds, told):

@@ -249,11 +249,24 @@ def test_what_the_search_missed_is_shown_with_intervals_and_losses_that_occurred
         ["1", "[0.9871,", "1]"],
         ["0.0200", "[0.0100,", "0.0300]"],
     ]
+    assert "measured on 500 texts, intervals of 95 %" in text
     page = Page(render_html(summary)).text
+    assert "The lighter part of a bar is the 95 % interval" in page
     assert "lost because a list of neighbours or copies was cut" in page
     assert "through the graph" not in page
     assert "exact (auto)" in page
     assert "recall" not in Page(render_html(SUMMARY)).ids
+
+
+def test_figures_of_all_texts_are_called_exact_and_a_target_is_judged_beside_them():
+    exact = RecallView(metric="pair_recall", floor=0.9, value=0.98, low=0.98, high=0.98, n=6905, pairs=70)
+    judged = "recall.target 0.999 at cosine >= 0.90: missed"
+    measured = stage("recall", notes={"recall": "pair recall >= 0.90: 0.98, all 6,905 texts", "target": judged})
+    summary = replace(SUMMARY, measured=(exact,), manifest=replace(MANIFEST, stages=(*STAGES, measured)))
+    for page in (render_text(summary, width=200), Page(render_html(summary)).text):
+        assert f"measured on all 6,905 texts, exact; {judged}" in page
+        assert "95 %" not in page
+    assert judged in steps(summary)[-1].details
 
 
 def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():

@@ -225,7 +225,8 @@ class KeepConfig(Section):
     order_by: tuple[str, ...] = setting(
         ("length(text) desc", "record_id"),
         "SQL expressions over the source's columns, `text` and `record_id`, each with optional asc or desc; the first "
-        "record in this order is canonical, and `record_id` breaks all ties.",
+        "record in this order is canonical, and `record_id` breaks all ties. With engine `cells` or `semdedup` also over "
+        "`centroid_similarity`, the cosine with the centroid of the text's cell: ascending it is the rule of SemDeDup.",
     )
 
 

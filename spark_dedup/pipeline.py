@@ -39,12 +39,13 @@ from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
-from spark_dedup.source import check_ids, split_order
+from spark_dedup.source import check_ids
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
+from spark_dedup.stages.index_cells import centroid_similarities
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 from spark_dedup.stages.score import accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
@@ -354,14 +355,18 @@ def make_clusters(job: Job) -> Outcome:
     store = job.store
     records, embeddings = store.read(schema.RECORDS), model_rows(store, job.model)
     problems = embeddings.where(F.col("problem").isNotNull()).select(EXACT_KEY, "problem")
+    similarities = None
+    if job.source.by_centroid:
+        similarities = centroid_similarities(store.read(schema.VECTORS), cells_of(store.read(schema.INDEX_CELLS)))
     clusters = expand_clusters(
         records,
         store.read(schema.REPRESENTATIVES),
         problems,
         store.read(schema.COMPONENTS),
         store.read(schema.CANDIDATE_PAIRS),
-        tuple(split_order(order)[1] for order in job.config.keep.order_by),
+        job.source.keep_order,
         job.run_id,
+        similarities,
     )
     noted = Observation("clusters")
     kept = F.col("is_canonical") & (F.col("cluster_size") > 1)

@@ -58,9 +58,6 @@ def sampled_cells(
         INDEX_CELLS: one row where there is one cell, none where there is no vector.
     """
     first = VECTORS.conform(vectors).where(F.col("head_id") == F.col(REP_ID)).select(REP_ID, "vector")
-    if cells == 1:
-        least = first.agg(F.min_by("vector", REP_ID).alias("centroid")).where(F.col("centroid").isNotNull())
-        return INDEX_CELLS.conform(least.select(F.lit(0).alias("cell"), F.lit(0).alias("shard"), "centroid"))
     steps = math.ceil(SAMPLE_STEPS * sample_size(cells, per_cell) / max(heads, 1))
     sample = first.where(F.pmod(F.xxhash64(REP_ID), F.lit(SAMPLE_STEPS)) < steps)
     schema = INDEX_CELLS.arrow()

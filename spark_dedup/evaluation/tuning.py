@@ -70,9 +70,7 @@ class Tuning:
         return min(range(len(self.tried)), key=lambda n: self.tried[n].products)
 
 
-def tune_cells(
-    vectors: DataFrame, tries: Sequence[Cells], *, texts: int, heads: int, floor: float, target: float, usual: float
-) -> Tuning:
+def tune_cells(vectors: DataFrame, tries: Sequence[Cells], *, texts: int, heads: int, floor: float, target: float, usual: float) -> Tuning:
     """Find the margin that each number of cells needs. Runs two jobs; what comes to the driver is the sample, and a few hundred counts.
 
     Args:

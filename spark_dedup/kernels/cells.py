@@ -237,7 +237,7 @@ def train_cells(sample: NDArray[np.float32], shards: int, cells: int | None = No
 
     cells = min(cells or cell_count(shards), len(sample))
     if cells <= 1:
-        return Cells(np.array(sample[:cells], dtype=np.float32), np.zeros(cells, dtype=np.int32))
+        return Cells(_middle(sample)[:cells], np.zeros(cells, dtype=np.int32))
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
@@ -251,6 +251,13 @@ def train_cells(sample: NDArray[np.float32], shards: int, cells: int | None = No
     trained = Cells(np.asarray(kmeans.centroids, dtype=np.float32), np.arange(cells, dtype=np.int32))
     weights = np.bincount(trained.probes(sample, None)[1], minlength=cells).astype(np.float64)
     return Cells(trained.centroids, group_cells(trained.centroids, weights, min(shards, cells)))
+
+
+def _middle(sample: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The direction of the mean: float32 (1, d), or (0, d) for no vectors; the first vector where opposite ones leave none."""
+    mean = sample.sum(axis=0, dtype=np.float64, keepdims=True)
+    length = float(np.linalg.norm(mean))
+    return (mean / length).astype(np.float32) if length else sample[:1].copy()
 
 
 def group_cells(centroids: NDArray[np.float32], weights: NDArray[np.float64], shards: int) -> NDArray[np.int32]:

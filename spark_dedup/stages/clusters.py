@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_dedup.schema import CLUSTERS, EXACT_KEY, LEFT_ID, RECORD_ID, REP_ID, RIGHT_ID, RUN_ID, SET_ASIDE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def expand_clusters(
@@ -19,8 +20,9 @@ def expand_clusters(
     problems: DataFrame,
     components: DataFrame,
     candidate_pairs: DataFrame,
-    descending: tuple[bool, ...],
+    order: Sequence[Column],
     run_id: str,
+    similarities: DataFrame | None = None,
 ) -> DataFrame:
     """Put every record into its cluster and choose the record that each cluster keeps.
 
@@ -30,8 +32,9 @@ def expand_clusters(
         problems: exact_key, problem: keys whose vector can not be used.
         components: COMPONENTS of the representatives.
         candidate_pairs: CANDIDATE_PAIRS, for the scores against the canonical record.
-        descending: For each value of `records.keep`, whether the larger comes first. Ties are broken by record_id.
+        order: The keep policy, over `records.keep` and `centroid_similarity`. Ties are broken by record_id.
         run_id: Run that writes the rows.
+        similarities: rep_id, centroid_similarity of the texts that have a vector; None where the order does without.
 
     Returns:
         CLUSTERS: every record exactly once, those without text in no cluster.
@@ -44,7 +47,8 @@ def expand_clusters(
         .join(components, REP_ID, how="inner")
         .join(problems, EXACT_KEY, how="left")
     )
-    order = [F.desc(f"keep.k{i}") if down else F.asc(f"keep.k{i}") for i, down in enumerate(descending, start=1)]
+    if similarities is not None:
+        own = own.join(similarities, REP_ID, how="left")
     cluster = Window.partitionBy("component_id")
     first = cluster.orderBy(*order, RECORD_ID).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     placed = own.select(

@@ -108,7 +108,7 @@ _CELLS = Engine(
     (fine_cells, build_cell_index),
     lambda j: cells_self_join(j.vectors, j.index, j.cells, j.config, partitions=j.partitions, noted=j.noted),
     _cell_limits,
-    ("copies_not_paired",),
+    ("copies_not_paired", "split_cells"),
 )
 
 ENGINES = {

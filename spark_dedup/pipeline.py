@@ -135,10 +135,11 @@ def make_representatives(job: Job) -> Outcome:
         "pairs_all": pairs_among(with_text),
         "pairs_left": pairs_among(written),
     }
+    limits = {}
     if job.config.exact.route == "bypass":
         counts["pairs_left"] = pairs_among(written - groups)
-        counts["pairs_unseen"] = pairs_among(written) - counts["pairs_left"]
-    return Outcome(members, written, size + members_size, counts, {}, {})
+        limits["pairs_unseen"] = pairs_among(written) - counts["pairs_left"]
+    return Outcome(members, written, size + members_size, counts, limits, {})
 
 
 def observed(noted: Observation, *names: str) -> dict[str, int]:
@@ -182,9 +183,9 @@ def make_embeddings(job: Job) -> Outcome:
         .first()
     )
     total, bad, cut = (int(v or 0) for v in (found or (0, 0, 0)))
-    counts = {"embedded": embedded, "reused": max(0, total - embedded), "bad_embedding": bad, "cut_text": cut}
+    counts = {"embedded": embedded, "reused": max(0, total - embedded), "bad_embedding": bad}
     notes = {"encoder": config.encoder, **({"model": config.model} if config.encoder == "sentence-transformers" else {})}
-    return Outcome(total, total, size, counts, {}, notes)
+    return Outcome(total, total, size, counts, {"cut_text": cut}, notes)
 
 
 def model_rows(store: TableStore, model: str) -> DataFrame:
@@ -392,10 +393,11 @@ def make_recall(job: Job) -> Outcome:
         return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
     rows = sample_size(job, config.recall.sample) if texts else 0
+    limits = {"texts_not_sampled": min(config.recall.sample, texts) - rows}
     if not rows:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
         missing = {} if config.recall.target is None else {"target": f"recall.target {config.recall.target:g}: not checked"}
-        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})", **missing})
+        return Outcome(texts, 0, 0, {}, limits, {"recall": f"{RECALL_NOT_MEASURED} ({why})", **missing})
     size = write_truth(job, rows)
     search = search_as_run(job)
     figures = figures_of(
@@ -411,7 +413,7 @@ def make_recall(job: Job) -> Outcome:
     notes = {"recall": quote(figures)}
     if config.recall.target is not None:
         notes["target"] = verdict(figures, config.recall.target)
-    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, {}, notes)
+    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, limits, notes)
 
 
 def figures_of(

@@ -290,10 +290,14 @@ def _engines(summary: Summary) -> str:
 def _limits(summary: Summary) -> str:
     if not summary.manifest.stages:
         return ""
-    reached = limits(summary)
-    if not reached:
+    rows = [
+        f'<tr><th scope="row">{_text(r.stage)}</th><td class="n">{r.count:,}</td><td>{_text(r.counted)}</td>'
+        f"<td><code>{_text(r.setting)}</code></td><td>{_text(r.effect)}</td></tr>"
+        for r in limits(summary)
+    ]
+    if not rows:
         return "<p>None: nothing was cut off or left out.</p>"
-    return "".join(f'<p class="card warn">{_text(text)}.</p>' for text in reached)
+    return _table(["Stage", ">Count", "Of what", "Setting", "What it means"], rows, "sizes")
 
 
 def _settings(summary: Summary) -> str:

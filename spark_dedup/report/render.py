@@ -231,9 +231,11 @@ def _engines(summary: Summary, width: int, paint: Paint) -> list[str]:
 def _limits(summary: Summary, width: int, paint: Paint) -> list[str]:
     if not summary.manifest.stages:
         return []
-    reached = limits(summary)
     lines = [paint.bold("Limits reached")]
-    return lines + [line for text in reached or ["none"] for line in _indent(text, width, "  ", "    ")]
+    for r in limits(summary):
+        told = f"{r.counted}{f' ({r.setting})' if r.setting else ''}{f': {r.effect}' if r.effect else ''}"
+        lines += _indent(told, width, f"  {plain(r.stage):<16}{r.count:>12,}  ")
+    return lines if len(lines) > 1 else [*lines, "  none"]
 
 
 def _tables(summary: Summary, width: int, paint: Paint) -> list[str]:

@@ -523,7 +523,7 @@ def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_sa
     assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(("long_a", "long_c")), frozenset(("long_b",))}
     cut = {r["record_id"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).where("reason = 'cut_text'").collect()}
     assert cut == {"long_a", "long_b", "long_c"}
-    assert manifest.stage("embeddings").counts["cut_text"] == 3
+    assert manifest.stage("embeddings").caps_hit == {"cut_text": 3}
 
 
 def _with_texts(spark, path, name):
@@ -607,7 +607,7 @@ def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     source = save(spark, rows, tmp_path / "source")
     manifest = run(config_of(source, tmp_path / "store", "exact.route=bypass"), spark)
     # 20 keys, 5 of them groups of copies: pairs among 20 minus pairs among 15
-    assert manifest.stage("representatives").counts["pairs_unseen"] == 190 - 105
+    assert manifest.stage("representatives").caps_hit == {"pairs_unseen": 190 - 105}
     assert manifest.stage("embeddings").counts["embedded"] == 15
     clusters = clusters_of(spark, tmp_path / "store")
     assert {frozenset(("o0000", "c0000")), frozenset(("a0000",))} <= partition_of(clusters)

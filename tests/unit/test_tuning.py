@@ -37,6 +37,8 @@ def test_half_and_twice_the_usual_number_of_cells_are_tried_unless_it_is_set():
     assert [s.cells for s in tries(SearchConfig(), 65_536)] == [128, 256, 512]  # the usual: 2^16 vectors, 2^8 cells
     assert [s.cells for s in tries(SearchConfig(cells=100), 65_536)] == [100]
     assert [s.cells for s in tries(SearchConfig(), 8192)] == [1]
+    assert [s.cells for s in tries(SearchConfig(shards=4), 8192)] == [4]  # a shard has at least one cell
+    assert [s.cells for s in tries(SearchConfig(shards=200), 65_536)] == [200, 256, 512]
     assert {name for name, engine in ENGINES.items() if engine.tries} == {"cells"}
 
 

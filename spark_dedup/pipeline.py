@@ -244,7 +244,7 @@ def tuned(job: Job, search: SearchConfig) -> tuple[SearchConfig, dict[str, str]]
         f"for recall {target:g} of the {found.pairs:,} true neighbours of {found.texts:,} texts with cosine >= {floor:.2f}; "
         f"products of a vector with {', with '.join(tried)}"
     )
-    return best, {"cells": str(best.cells), "margin": f"{best.margin:g}", "tuning": reason}
+    return best, {"cells": str(best.cells), "margin": str(best.margin), "tuning": reason}
 
 
 def search_as_run(job: Job) -> SearchConfig:

@@ -305,9 +305,10 @@ def test_the_least_margin_leaves_half_of_the_misses() -> None:
     assert np.flatnonzero(counts).tolist() == [3, 5, 8, 10]  # hundredths, rounded up
     assert least_margin(counts, 0.5, 0.0) == 0.08  # two of four may be missed, so one is
     assert least_margin(counts, 0.75, 0.0) == 0.1  # half a pair may be missed, so none is
-    assert least_margin(counts, 0.75, 0.2) == 0.2  # and four pairs are no ground to go below the usual one
-    assert least_margin(counts, 0.75, 0.02) == 0.1
-    assert least_margin(counts, 0.5, 0.2) == 0.08
+    assert least_margin(counts, 0.5, 0.2) == 0.2  # and four pairs are no ground to go below the usual one
+    assert least_margin(counts, 0.5, 0.02) == 0.08
+    assert least_margin(counts * 5, 0.5, 0.2) == 0.08  # of twenty pairs five are missed
+    assert least_margin(counts * 5, 0.51, 0.2) == 0.2  # four
     assert least_margin(margin_counts(np.zeros(1000)), 0.9, 0.1) == 0.0
     assert margin_counts(np.array([2.0, 1.9999])).nonzero()[0].tolist() == [200]
 

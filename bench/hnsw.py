@@ -31,7 +31,7 @@ LEAST_SHARE = 0.999
 
 ROWS = int(os.environ.get("SPARK_DEDUP_BENCH_ROWS", "50000"))
 ROUNDS = int(os.environ.get("SPARK_DEDUP_BENCH_ROUNDS", "2"))
-CACHE = Path(__file__).parent / "cache"
+CACHE = Path(os.environ.get("SPARK_DEDUP_BENCH_CACHE", Path(__file__).parent / "cache"))
 SEED = 7
 
 Floats = NDArray[np.float32]
@@ -99,8 +99,9 @@ def stages(spark: SparkSession, vectors: DataFrame, heads: int, config: SearchCo
 
     from spark_dedup.index_files import index_files
     from spark_dedup.kernels.cells import Cells
+    from spark_dedup.shards import index_manifest
     from spark_dedup.stages.candidates_hnsw import hnsw_candidates
-    from spark_dedup.stages.index_hnsw import build_index, coarse_cells, index_manifest
+    from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
     shutil.rmtree(folder, ignore_errors=True)
     clock = [time.perf_counter()]
@@ -123,19 +124,24 @@ def stages(spark: SparkSession, vectors: DataFrame, heads: int, config: SearchCo
 
 def store_vectors(spark: SparkSession, vectors: Floats, texts: list[str], path: str) -> DataFrame:
     """A stored VECTORS table in files of 8,192 rows."""
+    first: dict[bytes, int] = {}
+    heads = np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(vectors)])
+    write_vectors(path, 0, heads, vectors, texts)
+    return spark.read.parquet(path)
+
+
+def write_vectors(path: str, start: int, heads: NDArray[np.int64], vectors: Floats, texts: list[str]) -> None:
+    """Rows start, start + 1, ... of a VECTORS table, in files of 8,192 rows."""
     from spark_dedup.kernels.features import features
     from spark_dedup.kernels.vectors import to_binary
     from spark_dedup.schema import VECTORS
 
-    first: dict[bytes, int] = {}
-    heads = np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(vectors)])
-    Path(path).mkdir(parents=True)
-    for start in range(0, len(vectors), 8192):
-        part = slice(start, start + 8192)
-        ids = [pa.array(np.arange(len(vectors))[part]), pa.array(heads[part])]
-        columns = [*ids, to_binary(vectors[part]), features(pa.array(texts[part]))]
-        pq.write_table(pa.Table.from_arrays(columns, schema=VECTORS.arrow()), f"{path}/part-{start:08d}.parquet", row_group_size=4096)
-    return spark.read.parquet(path)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    for i in range(0, len(vectors), 8192):
+        part = slice(i, i + 8192)
+        ids = np.arange(start + i, start + i + len(vectors[part]))
+        columns = [pa.array(ids), pa.array(heads[part]), to_binary(vectors[part]), features(pa.array(texts[part]))]
+        pq.write_table(pa.Table.from_arrays(columns, schema=VECTORS.arrow()), f"{path}/part-{start + i:08d}.parquet", row_group_size=4096)
 
 
 def pair_keys(pairs: DataFrame, n: int) -> NDArray[np.int64]:

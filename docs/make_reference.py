@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_dedup import errors, schema
 from spark_dedup.config import SECTIONS, DedupConfig
+from spark_dedup.limits import LIMITS
 from spark_dedup.settings_page import default_of, plain, rows
 
 FOLDER = Path(__file__).parent / "reference"
@@ -79,7 +80,23 @@ def error_classes() -> str:
     return "\n".join(out) + "\n"
 
 
-PAGES = {"settings.md": settings, "tables.md": tables, "errors.md": error_classes}
+def limits() -> str:
+    """The page of all limits."""
+    out = [
+        "# Limits",
+        "",
+        "Made from `spark_dedup/limits.py`. Every place where a run limits something: how often it did is in `runs.caps_hit` under this",
+        "name, and on the pages of `spark-dedup run` and `report`. Where pairs are lost, `docs/recall.md` says which figure measures it.",
+        "",
+        "| stage | name | what is counted | setting | what it means |",
+        "|---|---|---|---|---|",
+    ]
+    for x in LIMITS:
+        out.append("| " + " | ".join(cell(c) for c in (f"`{x.stage}`", f"`{x.name}`", x.counted, f"`{x.setting}`", x.effect)) + " |")
+    return "\n".join(out) + "\n"
+
+
+PAGES = {"settings.md": settings, "tables.md": tables, "errors.md": error_classes, "limits.md": limits}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

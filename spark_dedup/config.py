@@ -275,7 +275,8 @@ class KeepConfig(Section):
     order_by: tuple[str, ...] = setting(
         ("length(text) desc", "record_id"),
         "SQL expressions over the source's columns, `text` and `record_id`, each with optional asc or desc; the first "
-        "record in this order is canonical, and `record_id` breaks all ties.",
+        "record in this order is canonical, and `record_id` breaks all ties. With engine `cells` or `semdedup` also over "
+        "`centroid_similarity`, the cosine with the centroid of the text's cell: ascending it is the rule of SemDeDup.",
         low=1,
     )
 
@@ -299,6 +300,13 @@ class RecallConfig(Section):
         result=False,
     )
     seed: int = setting(0, "Which random sample is drawn.", low=0, high=2**31 - 1, result=False)
+    target: float | None = setting(
+        None,
+        "Pair recall at cosine 0.90, or at `search.floor` where that is higher, for which `cells` tunes `search.margin` and an automatic "
+        "number of cells on a sample of its own; the measurement says whether it was met; null tunes nothing.",
+        above=0.0,
+        high=1.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,7 +411,7 @@ def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
 
 def contradictions(config: DedupConfig) -> Iterable[str]:
     """Settings that are each allowed but do not fit together."""
-    source, embed, search, minhash = config.source, config.embed, config.search, config.minhash
+    source, embed, search, minhash, recall = config.source, config.embed, config.search, config.minhash, config.recall
     if source.format == "table" and looks_like_path(source.table):
         yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
     if source.version is not None and source.format not in ("table", "delta"):
@@ -427,6 +435,17 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
     yield from key_problems(config.blocking)
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
+    if recall.target is not None and search.engine in UNTUNED:
+        yield (
+            f"recall.target needs search.engine auto, cells (tuned for it) or exact (compares all pairs), got {search.engine!r}, which "
+            f"is not tuned; leave recall.target out and compare settings with `spark-dedup recall --sweep`"
+        )
+    if recall.target is not None and recall.sample is None:
+        yield f"recall.sample must be a whole number >= 1 for recall.target {recall.target:g} to be checked, got null"
+
+
+UNTUNED = ("hnsw", "semdedup")
+"""Engines that no target of recall is tuned for."""
 
 
 def key_problems(blocking: BlockingConfig) -> Iterable[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.evaluation.recall import Limits, shard_reach
-from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells
+from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells, fine_cell_count, shard_count
 from spark_dedup.shards import reach
 from spark_dedup.stages.candidates_cells import cells_self_join
 from spark_dedup.stages.candidates_exact import exact_candidates
@@ -55,12 +55,14 @@ class Engine:
         join: SCORED_PAIRS of a batch with itself, each unordered pair once.
         limits: Where it may lose pairs.
         events: Limits that it counts while it searches.
+        tries: The settings that are tried for `recall.target`, from the distinct vectors; None for an engine that is not tuned.
     """
 
     indexed: tuple[Callable[[DataFrame, int, SearchConfig], DataFrame], Callable[[DataFrame, Cells, SearchConfig], DataFrame]] | None
     join: Callable[[SelfJoin], DataFrame]
     limits: Callable[[SearchConfig, Cells], Limits]
     events: tuple[str, ...]
+    tries: Callable[[SearchConfig, int], list[SearchConfig]] | None = None
 
 
 def choose_engine(wanted: str, heads: int) -> tuple[str, str]:
@@ -95,11 +97,17 @@ def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
     return Limits(None, config.max_copies, placed)
 
 
+def _cell_numbers(config: SearchConfig, heads: int) -> list[SearchConfig]:
+    shards, usual = shard_count(heads, config.shards), fine_cell_count(heads, config.cells)
+    numbers = (usual,) if usual == 1 or isinstance(config.cells, int) else (usual // 2, usual, 2 * usual)
+    return [replace(config, cells=number) for number in sorted({max(shards, number) for number in numbers})]
+
+
 _CELLS = Engine(
     (fine_cells, build_cell_index),
     lambda j: cells_self_join(j.vectors, j.index, j.cells, j.config, partitions=j.partitions, noted=j.noted),
     _cell_limits,
-    ("copies_not_paired",),
+    ("copies_not_paired", "split_cells"),
 )
 
 ENGINES = {
@@ -109,7 +117,7 @@ ENGINES = {
         lambda config, cells: Limits(config.max_neighbours, config.max_copies, shard_reach(cells, config.margin)),
         ("saturated", "copies_not_paired"),
     ),
-    "cells": _CELLS,
+    "cells": replace(_CELLS, tries=_cell_numbers),
     "semdedup": _CELLS,
     "exact": Engine(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
@@ -17,9 +17,19 @@ from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation.blocks import key_costs, too_large
 from spark_dedup.evaluation.plan import pairs_among
-from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
+from spark_dedup.evaluation.recall import QUOTED, RecallRow, quote, recall_rows, verdict
 from spark_dedup.evaluation.shared_words import alike_pairs, quote_shared, shared_recall, sketch_rows, sketch_sample
-from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
+from spark_dedup.evaluation.truth import (
+    CONNECT_BYTES,
+    budgeted_sample,
+    is_truth_of,
+    product_rate,
+    sample_rows,
+    true_pairs,
+    truth_cost,
+    truth_fingerprint,
+)
+from spark_dedup.evaluation.tuning import tune_cells
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
 from spark_dedup.kernels.cells import Cells
@@ -31,13 +41,14 @@ from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
-from spark_dedup.source import check_ids, split_order
+from spark_dedup.source import check_ids
 from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
+from spark_dedup.stages.index_cells import centroid_similarities
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 from spark_dedup.stages.score import Floors, accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
@@ -133,10 +144,11 @@ def make_representatives(job: Job) -> Outcome:
         "pairs_all": pairs_among(with_text),
         "pairs_left": pairs_among(written),
     }
+    limits = {}
     if job.config.exact.route == "bypass":
         counts["pairs_left"] = pairs_among(written - groups)
-        counts["pairs_unseen"] = pairs_among(written) - counts["pairs_left"]
-    return Outcome(members, written, size + members_size, counts, {}, {})
+        limits["pairs_unseen"] = pairs_among(written) - counts["pairs_left"]
+    return Outcome(members, written, size + members_size, counts, limits, {})
 
 
 def observed(noted: Observation, *names: str) -> dict[str, int]:
@@ -203,9 +215,9 @@ def make_embeddings(job: Job) -> Outcome:
         .first()
     )
     total, bad, cut = (int(v or 0) for v in (found or (0, 0, 0)))
-    counts = {"embedded": embedded, "reused": max(0, total - embedded), "bad_embedding": bad, "cut_text": cut}
+    counts = {"embedded": embedded, "reused": max(0, total - embedded), "bad_embedding": bad}
     notes = {"encoder": config.encoder, **({"model": config.model} if config.encoder == "sentence-transformers" else {})}
-    return Outcome(total, total, size, counts, {}, notes)
+    return Outcome(total, total, size, counts, {"cut_text": cut}, notes)
 
 
 def model_rows(store: TableStore, model: str) -> DataFrame:
@@ -236,12 +248,41 @@ def make_index(job: Job) -> Outcome:
     if indexed is None:
         return Outcome(heads, 0, 0, {}, {}, notes)
     train, build = indexed
+    search, tuning = tuned(job, search)
     job.write(schema.INDEX_CELLS, train(vectors, heads, search), "index")
     _, size = job.write(schema.INDEX, build(vectors, read_cells(store, ENGINES[search.engine]), search), "index")
     job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
     shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
     counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}
-    return Outcome(heads, sum(shards.values()), size, counts, {}, notes)
+    return Outcome(heads, sum(shards.values()), size, counts, {}, notes | tuning)
+
+
+def tuned(job: Job, search: SearchConfig) -> tuple[SearchConfig, dict[str, str]]:
+    """The settings with which an engine reaches `recall.target`, and what is to be known of them; the same ones without a target."""
+    engine, target, heads = ENGINES[search.engine], job.config.recall.target, distinct_vectors(job)
+    if target is None or engine.indexed is None or engine.tries is None or not heads:
+        return search, {}
+    tries = engine.tries(search, heads)
+    if [s.cells for s in tries] == [1]:
+        return search, {"tuning": "none needed: with one cell all pairs are compared"}
+    vectors, texts, floor = job.store.read(schema.VECTORS), job.finished["vectors"].rows_out or 0, max(QUOTED, search.floor)
+    cells = [cells_of(engine.indexed[0](vectors, heads, s)) for s in tries]
+    found = tune_cells(vectors, cells, texts=texts, heads=heads, floor=floor, target=target, usual=search.margin)
+    if not found.tried:
+        return search, {"tuning": f"nothing to tune for: {found.texts:,} texts have no neighbour with cosine >= {floor:.2f}"}
+    best = replace(tries[found.best], margin=found.tried[found.best].margin)
+    tried = [f"{s.cells:,} cells within {t.margin:g}: {t.products:,.0f}" for s, t in zip(tries, found.tried, strict=True)]
+    reason = (
+        f"for recall {target:g} of the {found.pairs:,} true neighbours of {found.texts:,} texts with cosine >= {floor:.2f}; "
+        f"products of a vector with {', with '.join(tried)}"
+    )
+    return best, {"cells": str(best.cells), "margin": str(best.margin), "tuning": reason}
+
+
+def search_as_run(job: Job) -> SearchConfig:
+    """The settings of the search with what `auto` and `recall.target` made of them."""
+    search, notes = chosen(job.config.search, distinct_vectors(job)), job.finished["index"].notes
+    return replace(search, cells=int(notes["cells"]), margin=float(notes["margin"])) if "margin" in notes else search
 
 
 def distinct_vectors(job: Job) -> int:
@@ -281,7 +322,7 @@ def make_candidates(job: Job) -> Outcome:
     representatives = job.store.read(schema.REPRESENTATIVES)
     found, judged = Observation("found"), Observation("judged")
     others = proposals(job)
-    with self_join(job, job.config.search, found) as (pairs, notes):
+    with self_join(job, search_as_run(job), found) as (pairs, notes):
         together = one_row_a_pair(pairs, *(other.scored for other in others)) if others else pairs
         candidates = judge_pairs(together, representatives, job.config.merge, job.run_id)
         edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
@@ -358,16 +399,15 @@ def self_join(
 
     Args:
         job: With finished stages up to `index`.
-        config: The settings of the search; those that the index was built with must be the job's own.
+        config: The settings of the search, `auto` replaced; those that the index was built with must be as run.
         noted: Receives the events of the engine.
         built: Cells and INDEX to use in place of the stored ones.
 
     Yields:
         SCORED_PAIRS, to be read inside the block, and what was decided.
     """
-    store, heads = job.store, distinct_vectors(job)
-    name, reason = choose_engine(config.engine, heads)
-    engine, vectors, notes = ENGINES[name], store.read(schema.VECTORS), {"engine": name, "engine_reason": reason}
+    store = job.store
+    engine, vectors, notes = ENGINES[config.engine], store.read(schema.VECTORS), {"engine": config.engine}
     bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
     if engine.indexed:
         manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
@@ -379,7 +419,7 @@ def self_join(
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:
-        yield engine.join(SelfJoin(vectors, reachable, cells, chosen(config, heads), heads, partitions, noted)), notes
+        yield engine.join(SelfJoin(vectors, reachable, cells, config, distinct_vectors(job), partitions, noted)), notes
 
 
 def make_components(job: Job) -> Outcome:
@@ -394,7 +434,8 @@ def make_components(job: Job) -> Outcome:
         if job.config.clusters.method == "canonical":
             records, representatives = store.read(schema.RECORDS), store.read(schema.REPRESENTATIVES)
             tiles = worker_partitions(job, job.finished["candidates"].counts["edges"])
-            found = split_components(labels, edges, records, representatives, kept_first(job), tiles=tiles)
+            order, near = job.source.keep_order, similarities(job)
+            found = split_components(labels, edges, records, representatives, order, near, tiles=tiles)
         else:
             found = whole_components(labels)
         figures = {name: F.count(F.when(F.col(REP_ID) == F.col(f"{name[:-1]}_id"), 1)).alias(name) for name in ("components", "clusters")}
@@ -406,9 +447,11 @@ def make_components(job: Job) -> Outcome:
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
 
 
-def kept_first(job: Job) -> tuple[bool, ...]:
-    """For each value of the keep policy, whether the larger comes first."""
-    return tuple(split_order(order)[1] for order in job.config.keep.order_by)
+def similarities(job: Job) -> DataFrame | None:
+    """Similarity of each text with the centroid of its cell, where the keep policy asks for it."""
+    if not job.source.by_centroid:
+        return None
+    return centroid_similarities(job.store.read(schema.VECTORS), cells_of(job.store.read(schema.INDEX_CELLS)))
 
 
 def make_clusters(job: Job) -> Outcome:
@@ -422,8 +465,9 @@ def make_clusters(job: Job) -> Outcome:
         problems,
         store.read(schema.COMPONENTS),
         store.read(schema.CANDIDATE_PAIRS),
-        kept_first(job),
+        job.source.keep_order,
         job.run_id,
+        similarities(job),
     )
     noted = Observation("clusters")
     kept = F.col("is_canonical") & (F.col("cluster_size") > 1)
@@ -444,46 +488,41 @@ def make_clusters(job: Job) -> Outcome:
 
 def make_recall(job: Job) -> Outcome:
     """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
-    config = job.config
+    store, config = job.store, job.config
     if config.recall.sample is None:
         return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
     rows = sample_size(job, config.recall.sample) if texts else 0
-    figures, size, counts, told = [], 0, {}, RECALL_NOT_MEASURED
+    figures: list[RecallRow] = []
+    counts: dict[str, int] = {}
+    notes: dict[str, str] = {}
+    size = 0
+    limits = {"texts_not_sampled": min(config.recall.sample, texts) - rows}
     if rows:
         size = write_truth(job, rows)
-        figures = vector_recall(job)
+        search = search_as_run(job)
+        figures = figures_of(
+            job,
+            store.read(schema.CANDIDATE_PAIRS),
+            store.read(schema.COMPONENTS),
+            search,
+            read_cells(store, ENGINES[search.engine]),
+            seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
+        )
         counts = {"sample": rows, "true_pairs": next(row.pairs for row in figures if row.metric == "pair_recall")}
-        told = quote(figures)
+        notes["recall"] = quote(figures)
     else:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
-        told = f"{RECALL_NOT_MEASURED} ({why})"
+        notes["recall"] = f"{RECALL_NOT_MEASURED} ({why})"
+    if config.recall.target is not None:
+        target = config.recall.target
+        notes["target"] = verdict(figures, target) if figures else f"recall.target {target:g}: not checked"
     if config.minhash.enabled:
         shared = words_recall(job, config.recall.sample)
-        figures, told = [*figures, *shared], f"{told}; {quote_shared(shared)}"
+        figures, notes["recall"] = [*figures, *shared], f"{notes['recall']}; {quote_shared(shared)}"
     if figures:
         size += store_figures(job, figures)
-    return Outcome(texts, len(figures), size, counts, {}, {"recall": told})
-
-
-def vector_recall(job: Job) -> list[RecallRow]:
-    """TRUTH x CANDIDATE_PAIRS -> RECALL."""
-    store, config = job.store, job.config
-    search = chosen(config.search, distinct_vectors(job))
-    engine = ENGINES[search.engine]
-    return recall_rows(
-        store.read(schema.TRUTH),
-        store.read(schema.CANDIDATE_PAIRS),
-        store.read(schema.COMPONENTS),
-        store.read(schema.VECTORS),
-        engine.limits(search, read_cells(store, engine)),
-        rule=config.merge.rule,
-        floor=config.search.floor,
-        texts=job.finished["vectors"].rows_out or 0,
-        run_id=job.run_id,
-        seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
-        routing=config.exact.route == "representative",
-    )
+    return Outcome(texts, len(figures), size, counts, limits, notes)
 
 
 def words_recall(job: Job, wanted: int) -> list[RecallRow]:
@@ -499,6 +538,36 @@ def words_recall(job: Job, wanted: int) -> list[RecallRow]:
         texts=texts,
         run_id=job.run_id,
         seconds=job.finished["candidates"].seconds,
+    )
+
+
+def figures_of(
+    job: Job, pairs: DataFrame, components: DataFrame, search: SearchConfig, cells: Cells, *, seconds: float, setting: str = ""
+) -> list[RecallRow]:
+    """The recall of a search of the stored vectors, against the stored truth.
+
+    Args:
+        job: With a TRUTH.
+        pairs: CANDIDATE_PAIRS or SCORED_PAIRS that it returned.
+        components: COMPONENTS that were made of them.
+        search: Its settings, `auto` replaced.
+        cells: The rows of INDEX_CELLS that it used.
+        seconds: What it took.
+        setting: As in `recall_rows`.
+    """
+    return recall_rows(
+        job.store.read(schema.TRUTH),
+        pairs,
+        components,
+        job.store.read(schema.VECTORS),
+        ENGINES[search.engine].limits(search, cells),
+        rule=job.config.merge.rule,
+        floor=job.config.search.floor,
+        texts=job.finished["vectors"].rows_out or 0,
+        run_id=job.run_id,
+        setting=setting,
+        seconds=seconds,
+        routing=job.config.exact.route == "representative",
     )
 
 
@@ -529,18 +598,12 @@ def sample_size(job: Job, wanted: int) -> int:
         return 0
     dimension, texts, pairs = first[0] // 4, job.finished["vectors"].rows_out or 0, job.finished["candidates"].rows_out or 0
     tasks, products = job.caps.parallelism, 2.0 * texts * texts * dimension
-    return budgeted_sample(
-        wanted,
-        texts,
-        dimension=dimension,
-        row_bytes=max(4.0 * dimension, job.finished["vectors"].bytes / texts),
-        neighbours=2 * pairs / texts,
-        seconds=sum(record.seconds for name, record in job.finished.items() if name != RECALL.name),
-        share=job.config.recall.share,
-        rate=product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks,
-        tasks=tasks,
-        connect=job.caps.connect,
-    )
+    row_bytes = max(4.0 * dimension, job.finished["vectors"].bytes / texts)
+    rate = product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks
+    cost = truth_cost(texts, dimension=dimension, row_bytes=row_bytes, neighbours=2 * pairs / texts, rate=rate, tasks=tasks)
+    seconds = sum(record.seconds for name, record in job.finished.items() if name != RECALL.name)
+    most = CONNECT_BYTES / row_bytes if job.caps.connect else float("inf")
+    return budgeted_sample(wanted, texts, cost, job.config.recall.share * seconds, most)
 
 
 SLOW_CORE = 1e9

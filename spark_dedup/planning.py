@@ -407,10 +407,7 @@ def look(drawn: Sampled, searched: int, config: SearchConfig) -> Sample:
     cells_tried = min(cells, n // 8)
     if cells_tried > 1:
         trained = train_cells(vectors[: FINE_SAMPLE_PER_CELL * cells_tried], 1, cells_tried, FINE_ITERATIONS)
-        bounds, probed = trained.probes(vectors, config.margin)
-        visits = len(probed) / n
-        filled = np.bincount(probed[bounds[:-1]], minlength=cells_tried).astype(np.float64)
-        crowding = max(1.0, float(cells_tried * (filled * (filled - 1)).sum() / (n * (n - 1))))
+        visits, crowding = trained.habits(vectors, config.margin)
     return Sample(
         texts=n,
         dimension=dimension,

@@ -245,10 +245,12 @@ def finished_line(shown: StageProgress, seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `14.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Seconds as people say them: `14.2 s`, `3 min 05 s`, `2 h 07 min`, `4 days`."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 72 * 60:
+        return f"{minutes / 1440:.0f} days"
     return f"{minutes} min {rest:02d} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 

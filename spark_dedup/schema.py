@@ -115,6 +115,9 @@ LEFT_ID = "left_id"
 RIGHT_ID = "right_id"
 RUN_ID = "run_id"
 
+CENTROID_SIMILARITY = "centroid_similarity"
+"""What the keep policy can order by where the engine has cells: cosine of a text's vector with the centroid of its cell."""
+
 LSH = "lsh"
 """Method of pairs that share a MinHash bucket."""
 

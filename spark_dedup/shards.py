@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.errors import StoreError
+from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.cells import ITERATIONS, SAMPLE_PER_CELL, Cells, sample_size, train_cells
 from spark_dedup.kernels.features import FeatureBlock, decode
 from spark_dedup.kernels.hnsw import MANIFEST, PART_BYTES
@@ -36,6 +37,9 @@ Ints = NDArray[np.int64]
 PARTS_AT_ONCE = 64
 
 SAMPLE_STEPS = 1 << 20
+
+FILE_PART, ASKING_ROW = 0, 1
+"""Kinds of rows that come to the task of a shard, in this order."""
 
 PROBED = f"`probes` binary, {VECTORS.ddl()}"
 """VECTORS with the cells that each vector visits, as little-endian int32, its home first."""
@@ -58,9 +62,6 @@ def sampled_cells(
         INDEX_CELLS: one row where there is one cell, none where there is no vector.
     """
     first = VECTORS.conform(vectors).where(F.col("head_id") == F.col(REP_ID)).select(REP_ID, "vector")
-    if cells == 1:
-        least = first.agg(F.min_by("vector", REP_ID).alias("centroid")).where(F.col("centroid").isNotNull())
-        return INDEX_CELLS.conform(least.select(F.lit(0).alias("cell"), F.lit(0).alias("shard"), "centroid"))
     steps = math.ceil(SAMPLE_STEPS * sample_size(cells, per_cell) / max(heads, 1))
     sample = first.where(F.pmod(F.xxhash64(REP_ID), F.lit(SAMPLE_STEPS)) < steps)
     schema = INDEX_CELLS.arrow()
@@ -192,6 +193,32 @@ def receive(batches: Iterable[pa.RecordBatch], folder: Path, names: tuple[str, .
             hint="build the index anew: spark-dedup run --rebuild",
         )
     return opened(*(folder / name for name in names))
+
+
+def served(
+    batches: Iterable[pa.RecordBatch], key: str, names: tuple[str, ...], opened: Callable[..., S]
+) -> Iterator[tuple[int, S, Iterator[pa.RecordBatch]]]:
+    """The shards that come to a task, one after the other, each on local disk until the next one is asked for.
+
+    Args:
+        batches: Sorted by `key` and `kind`: the parts of a shard, of the kind `FILE_PART`, then what is to be held against it.
+        key: Column whose value tells the shards apart.
+        names: Files of a shard.
+        opened: Opens it, from the paths of the files.
+
+    Yields:
+        The key, the shard, and the rows that follow its parts. Rows for a shard without vectors, which has no parts, are passed over.
+
+    Raises:
+        StoreError: If a file is not what the shard's manifest says.
+    """
+    for number, run in group_runs(batches, key):
+        with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
+            kinds = group_runs(run, "kind")
+            kind, parts = next(kinds)
+            if kind == FILE_PART:
+                shard = receive(parts, Path(folder), names, opened)
+                yield number, shard, (batch for _, rows in kinds for batch in rows)
 
 
 def local_folder() -> str | None:

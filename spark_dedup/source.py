@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import DedupConfig, KeepConfig, SourceConfig, absolute
 from spark_dedup.errors import ConfigError, SourceError, first_line
-from spark_dedup.schema import ID_TYPES, RECORD_ID
+from spark_dedup.schema import CENTROID_SIMILARITY, ID_TYPES, RECORD_ID
 from spark_dedup.store import name_parts, quoted
 
 if TYPE_CHECKING:
@@ -26,11 +26,15 @@ class Source:
     Attributes:
         records: record_id, text, keep (struct k1, k2, ...) and, for stored vectors, embedding, for blocking keys with an expression, blocks
             (array of their values, in their order); not yet read.
+        keep_order: The order of `keep.order_by`, over `keep` and, where `by_centroid`, over `centroid_similarity`.
+        by_centroid: Whether the keep policy needs the cells of the search.
         version: Delta version that was pinned; None for other formats.
         state: Changes whenever the content may have changed.
     """
 
     records: DataFrame
+    keep_order: tuple[Column, ...]
+    by_centroid: bool
     version: int | None
     state: str
 
@@ -40,7 +44,7 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
 
     Raises:
         SourceError: No such table, column or version; an id column of a type that can not be an id.
-        ConfigError: An expression of `keep.order_by` that Spark can not resolve.
+        ConfigError: An expression of `keep.order_by` that Spark can not resolve, or that needs cells which the engine has not.
     """
     table, version = load(spark, config.source)
     record_id = pick(table, config.source.id, "source.id")
@@ -58,7 +62,13 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
             hint=f"source.text: cast({config.source.text} as string)",
         )
     named = table.withColumn(RECORD_ID, record_id).withColumn("text", text)
-    columns = [F.col(RECORD_ID), F.col("text"), keep_values(named, config.keep).alias("keep")]
+    keep, order, by_centroid = keep_values(named, config.keep)
+    if by_centroid and config.search.engine not in CELL_ENGINES:
+        raise ConfigError(
+            [f"keep.order_by uses {CENTROID_SIMILARITY}, which engines of cells have, got search.engine {config.search.engine!r}"],
+            hint=f"search.engine: {' or '.join(CELL_ENGINES)}",
+        )
+    columns = [F.col(RECORD_ID), F.col("text"), keep.alias("keep")]
     if config.embed.encoder == "column" and config.embed.column:
         vector = pick(table, config.embed.column, "embed.column")
         kind = table.select(vector.alias("v")).schema[0].dataType.simpleString()
@@ -70,7 +80,7 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
         columns.append(F.array(*[block_value(named, name, expression) for name, expression in own.items()]).alias("blocks"))
     records = named.select(*columns)
     state = f"version {version}" if version is not None else content_hash(records)
-    return Source(records=records, version=version, state=state)
+    return Source(records=records, keep_order=order, by_centroid=by_centroid, version=version, state=state)
 
 
 def load(spark: SparkSession, config: SourceConfig) -> tuple[DataFrame, int | None]:
@@ -163,25 +173,47 @@ def block_value(named: DataFrame, name: str, expression: str) -> Column:
 ORDER = re.compile(r"^(?P<expr>.*?)(?:\s+(?P<way>asc|desc))?$", re.IGNORECASE | re.DOTALL)
 
 
-def keep_values(named: DataFrame, config: KeepConfig) -> Column:
-    """Struct k1, k2, ... of the keep policy's expressions, evaluated on the source's own columns.
+CELL_ENGINES = ("cells", "semdedup")
+"""Engines whose cells the keep policy can ask for."""
+
+
+def keep_values(named: DataFrame, config: KeepConfig) -> tuple[Column, tuple[Column, ...], bool]:
+    """The keep policy's expressions on the source's own columns.
+
+    Returns:
+        Struct k1, k2, ..., null for an expression over `centroid_similarity`; the order over this struct, in which such expressions
+        stand themselves; whether there is one. A text without a vector comes last in their order.
 
     Raises:
         ConfigError: Naming the expression that can not be resolved, or whose type has no order.
     """
-    columns = []
-    for i, order in enumerate(config.order_by, start=1):
-        expression = split_order(order)[0]
-        try:
-            column = F.expr(expression).alias(f"k{i}")
-            named.select(column).orderBy(f"k{i}").schema  # noqa: B018 - resolves the expression and its order
-        except AnalysisException as e:
+    values, order, by_centroid = [], [], False
+    cells = named.sparkSession.createDataFrame([], f"`{CENTROID_SIMILARITY}` double")
+    for i, told in enumerate(config.order_by, start=1):
+        expression, descending = split_order(told)
+        problem = why_unusable(named, expression)
+        if problem and why_unusable(cells, expression) is None:
+            column, by_centroid = F.expr(expression), True
+            values.append(F.lit(None).cast("double").alias(f"k{i}"))
+            order.append(column.desc_nulls_last() if descending else column.asc_nulls_last())
+        elif problem:
             raise ConfigError(
-                [f"keep.order_by has an expression that can not be used: {order!r}: {first_line(e)}"],
-                hint=f"the columns are {', '.join(named.columns)}",
-            ) from e
-        columns.append(column)
-    return F.struct(*columns)
+                [f"keep.order_by has an expression that can not be used: {told!r}: {problem}"],
+                hint=f"the columns are {', '.join(named.columns)}; an expression over {CENTROID_SIMILARITY} can use no other column",
+            )
+        else:
+            values.append(F.expr(expression).alias(f"k{i}"))
+            order.append(F.desc(f"keep.k{i}") if descending else F.asc(f"keep.k{i}"))
+    return F.struct(*values), tuple(order), by_centroid
+
+
+def why_unusable(rows: DataFrame, expression: str) -> str | None:
+    """Why rows can not be ordered by an expression; None where they can."""
+    try:
+        rows.select(F.expr(expression).alias("k")).orderBy("k").schema  # noqa: B018 - resolves the expression and its order
+    except AnalysisException as e:
+        return first_line(e)
+    return None
 
 
 def split_order(order: str) -> tuple[str, bool]:

@@ -14,18 +14,20 @@ from pyspark.sql import functions as F
 from spark_dedup import schema
 from spark_dedup.checkpoints import Checkpoints
 from spark_dedup.config import DedupConfig, SearchConfig
-from spark_dedup.engines import ENGINES, choose_engine, chosen
+from spark_dedup.engines import ENGINES, choose_engine
 from spark_dedup.errors import ConfigError, StoreError
-from spark_dedup.evaluation.recall import RecallRow, quote, quoted, recall_rows
+from spark_dedup.evaluation.recall import RecallRow, quote, quoted
 from spark_dedup.job import Job, checkpoint_folder, open_job
 from spark_dedup.manifest import RunManifest
 from spark_dedup.pipeline import (
     RECALL,
     cells_of,
     distinct_vectors,
+    figures_of,
     observed,
     read_cells,
     sample_size,
+    search_as_run,
     self_join,
     steps_of,
     store_figures,
@@ -138,8 +140,8 @@ def sweep(
         ConfigError: If the engine has no such setting, or a value is out of range.
     """
     job = finished_job(config, spark, progress)
-    own = chosen(config.search, distinct_vectors(job))
-    name, settings = swept(replace(config, search=own), name, values)
+    own = search_as_run(job)
+    name, settings = swept(config, own, name, values)
     measured_truth(job)
     points = []
     with job.progress.stage("sweep", len(settings), "values") as shown:
@@ -166,21 +168,28 @@ def finished_job(config: DedupConfig, spark: SparkSession | None, progress: Prog
     return job
 
 
-def swept(config: DedupConfig, name: str | None, values: Sequence[float | str]) -> tuple[str, list[SearchConfig]]:
+def swept(config: DedupConfig, own: SearchConfig, name: str | None, values: Sequence[float | str]) -> tuple[str, list[SearchConfig]]:
     """The setting that is swept, and the search settings of every value.
+
+    Args:
+        config: The settings of the run.
+        own: Those of its search, as run. Another engine takes none of what was tuned for this one.
+        name: As in `sweep`.
+        values: See there.
 
     Raises:
         ConfigError: Naming the engine and what can be swept for it, or the value.
     """
-    own = config.search
     ranges = RANGES[own.engine]
     name = name or next(iter(ranges))
     if name not in ranges:
         raise ConfigError([f"search.{name} can not be swept for engine {own.engine}; {', '.join(f'search.{n}' for n in ranges)} can"])
     whole = isinstance(getattr(own, name), int)
     chosen_values: list[Any] = [int(v) if whole and float(v).is_integer() else v for v in values or ranges[name]]
-    # By way of all settings, so that those which do not fit together are refused.
-    return name, [replace(config, search=replace(own, **{name: v})).search for v in chosen_values]
+    # By way of all settings, so that those which do not fit together are refused; a target is that of the run alone.
+    untuned = replace(config, recall=replace(config.recall, target=None))
+    bases = [own if name != "engine" or v == own.engine else config.search for v in chosen_values]
+    return name, [replace(untuned, search=replace(base, **{name: v})).search for base, v in zip(bases, chosen_values, strict=True)]
 
 
 def measured_truth(job: Job) -> None:
@@ -214,20 +223,8 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
         seconds = time.monotonic() - begun
         # No clusters are made of these pairs, so every text is its own and the figure about clusters is left out.
         alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("cluster_id"))
-        rows = recall_rows(
-            store.read(schema.TRUTH),
-            pairs,
-            alone,
-            vectors,
-            engine.limits(search, built[0] if built else read_cells(store, engine)),
-            rule=job.config.merge.rule,
-            floor=job.config.search.floor,
-            texts=job.finished["vectors"].rows_out or 0,
-            run_id=job.run_id,
-            setting=setting,
-            seconds=seconds,
-            routing=job.config.exact.route == "representative",
-        )
+        used = built[0] if built else read_cells(store, engine)
+        rows = figures_of(job, pairs, alone, search, used, seconds=seconds, setting=setting)
     counted = observed(noted, "pairs", "saturated")
     figures = tuple(row for row in rows if row.metric != "cluster_recall")
     return Point(setting, figures, seconds, counted["pairs"], counted["saturated"], own=search == own)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_dedup.evaluation.truth import budgeted_sample, truth_cost
 from spark_dedup.kernels.cells import (
     FINE_ITERATIONS,
     FINE_SAMPLE_PER_CELL,
@@ -400,9 +401,9 @@ def crowd_size(seen: int, share: float) -> float:
     return max(1.0, TRIALS * binomial_interval(seen / TRIALS, TRIALS)[0] / share)
 
 
-def cell_flops(n: float, cells: int, dimension: int, visits: float, crowding: float) -> float:
-    """Float operations of products inside cells: of each vector with half of its own cell, and all of every other that it visits."""
-    return 2.0 * dimension * n * (n / cells * crowding) * (visits - 0.5)
+def cell_products(n: float, cells: int, visits: float, crowding: float) -> float:
+    """Products of a vector on average: with every centroid, half of its own cell, and all of every other cell that it visits."""
+    return (cells if cells > 1 else 0) + n / cells * crowding * (visits - 0.5)
 
 
 def index_bytes(engine: str, n: float, dimension: int, feature_bytes: float, visits: float, links: int) -> float:
@@ -450,7 +451,7 @@ def engine_cost(
     beyond = max(0.0, 1 - rates.rehearsed / max(corpus.rows, 1))  # what the rehearsal did is in its seconds
     fixed = {**rates.fixed, **({"index": 0.0} if engine == "exact" else {})}
     seconds = {OPENING: fixed[OPENING], **{stage: fixed[stage] + beyond * extra for stage, extra in more.items()}}
-    seconds["recall"] = recall_seconds(n, d, pairs, rates, search, sum(seconds.values()) - seconds[OPENING])
+    seconds["recall"] = recall_seconds(n, d, row, pairs, rates, search, sum(seconds.values()) - seconds[OPENING])
     stored = 2 * corpus.text_bytes + texts * 4.0 * d + n * rates.vector_bytes + work.index_bytes + pairs * rates.pair_bytes
     return Cost(
         engine=engine,
@@ -507,7 +508,7 @@ def stage_work(engine: str, n: float, d: int, row: float, sample: Sample, rates:
     visits = 1.0 if engine == "semdedup" or cells == 1 else sample.visits
     training = 2.0 * d * sample_size(cells, FINE_SAMPLE_PER_CELL) * cells * FINE_ITERATIONS if cells > 1 else 0.0
     probing = 2.0 * d * n * cells if cells > 1 else 0.0
-    joining = cell_flops(n, cells, d, visits, sample.crowding if cells > 1 else 1.0)
+    joining = 2.0 * d * n * cell_products(n, cells, visits, sample.crowding if cells > 1 else 1.0) - probing
     index = training / (rates.product / rates.tasks) + probing / rates.product + written
     return Work(index, joining / rates.product + brought, training + probing + joining, n * row + size, size)
 
@@ -518,13 +519,13 @@ def exact_groups(n: float, tasks: int) -> int:
     return max(1, math.ceil((math.sqrt(8 * partitions + 1) - 1) / 2), math.ceil(n / 50_000))
 
 
-def recall_seconds(n: float, d: int, pairs: float, rates: Rates, search: Search, others: float) -> float:
-    """Seconds to measure recall: on the whole sample, or on as much of it as its share of the other stages pays for."""
+def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, others: float) -> float:
+    """Seconds to measure recall on the sample that a run would take, which is what its share of the other stages pays for."""
     if not search.recall_sample or not n:
         return 0.0
-    per_text = 2.0 * n * d / rates.product + 2 * pairs / n * 2 * rates.pair / rates.tasks
-    whole = min(search.recall_sample, n) * per_text
-    return rates.fixed["recall"] + min(whole, search.recall_share * others)
+    cost = truth_cost(n, dimension=d, row_bytes=row, neighbours=2 * pairs / n, rate=rates.product, tasks=rates.tasks)
+    sample = budgeted_sample(search.recall_sample, int(n), cost, search.recall_share * others)
+    return rates.fixed["recall"] + (cost[0] + sample * cost[1] if sample else 0.0)
 
 
 def warnings(engine: str, sample: Sample, search: Search, searched: int) -> tuple[str, ...]:

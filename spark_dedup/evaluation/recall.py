@@ -311,3 +311,22 @@ def quote(rows: Iterable[RecallRow]) -> str:
     """`quoted` in words."""
     row = quoted(rows)
     return f"pair recall >= {row.floor:.2f}: {told(row.value, row.low, row.high, row.n, row.texts, row.unseen)}"
+
+
+def verdict(rows: Iterable[RecallRow], target: float) -> str:
+    """Whether a target of recall was met, as far as the interval of the quoted figure tells.
+
+    Args:
+        rows: As in `quoted`.
+        target: `recall.target`.
+    """
+    row = quoted(rows)
+    if row.low is None or row.high is None:
+        judged = "not settled, as the sample holds no such pair"
+    elif row.low >= target:
+        judged = "met"
+    elif row.high < target:
+        judged = "missed"
+    else:
+        judged = "not settled, as the interval reaches to both sides of it; a larger sample may tell (recall.sample, recall.share)"
+    return f"recall.target {target:g} at cosine >= {row.floor:.2f}: {judged}"

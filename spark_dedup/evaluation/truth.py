@@ -233,41 +233,45 @@ def tile_rate(dimension: int) -> float:
     return done * 2.0 * BLOCK_ROWS * BLOCK_COLUMNS * dimension / passed
 
 
-def budgeted_sample(
-    wanted: int,
-    total: int,
-    *,
-    dimension: int,
-    row_bytes: float,
-    neighbours: float,
-    seconds: float,
-    share: float,
-    rate: float,
-    tasks: int,
-    connect: bool = False,
-) -> int:
-    """Texts whose true neighbours can be found without costing more than a share of the run.
+def truth_cost(
+    total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int
+) -> tuple[float, float]:
+    """Seconds to find the true neighbours of a sample: of one pass over the base, and of each text.
 
     A text costs a product with every row of the base, 2 * total * dimension operations, and what its neighbours take; each block
     costs one pass over the base.
 
     Args:
-        wanted: `recall.sample`, at least 1.
         total: Rows of the base.
         dimension: Of the vectors.
         row_bytes: Vector and features of a text on average.
         neighbours: True neighbours of a text on average, or what is known of them: twice the pairs found, over the texts.
-        seconds: What the run took so far.
-        share: `recall.share`.
         rate: From `product_rate`.
         tasks: Tasks that run at once.
-        connect: Whether the sample must fit into a plan.
+    """
+    one_pass = total * row_bytes / (READ_BYTES_PER_SECOND * tasks)
+    return one_pass, 2.0 * total * dimension / rate + one_pass * row_bytes / BLOCK_BYTES + neighbours * ENTRY_SECONDS / tasks
+
+
+def budgeted_sample(
+    wanted: int,
+    total: int,
+    cost: tuple[float, float],
+    seconds: float,
+    most: float = float("inf"),
+) -> int:
+    """Texts whose true neighbours can be found without costing more than a share of the run.
+
+    Args:
+        wanted: `recall.sample`, at least 1.
+        total: Rows of the base.
+        cost: From `truth_cost`.
+        seconds: What measuring may cost.
+        most: Texts that can be brought to the base.
 
     Returns:
         In [0, min(wanted, total)]; 0 where not even one pass over the base can be paid.
     """
-    one_pass = total * row_bytes / (READ_BYTES_PER_SECOND * tasks)
-    per_text = 2.0 * total * dimension / rate + one_pass * row_bytes / BLOCK_BYTES + neighbours * ENTRY_SECONDS / tasks
-    affordable = (share * seconds - one_pass) / per_text if per_text else float(wanted)
-    most = CONNECT_BYTES / row_bytes if connect else float(wanted)
+    one_pass, per_text = cost
+    affordable = (seconds - one_pass) / per_text if per_text else float(wanted)
     return max(0, int(min(wanted, total, affordable, most)))

@@ -169,6 +169,24 @@ class Cells:
             cells.append(cell)
         return np.cumsum(np.concatenate(sizes)), np.concatenate(cells)
 
+    def habits(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[float, float]:
+        """How many cells a vector visits, and how unevenly cells are filled, as far as a random sample tells.
+
+        Args:
+            vectors: float32 (n, d), unit rows.
+            margin: As in `probes`.
+
+        Returns:
+            Cells that a vector visits on average, its own included; mean size of the cell that a vector lives in, over the mean size
+            of the cells, at least 1.
+        """
+        n, cells = len(vectors), len(self.centroids)
+        if n < 2 or cells < 2:
+            return 1.0, 1.0
+        bounds, visits = self.probes(vectors, margin)
+        filled = np.bincount(visits[bounds[:-1]], minlength=cells).astype(np.float64)
+        return len(visits) / n, max(1.0, float(cells * (filled * (filled - 1)).sum() / (n * (n - 1))))
+
     def _probe(self, vectors: NDArray[np.float32], margin: float | None) -> tuple[Ints, Ints]:
         """Rows, ascending, and the cells that they visit, home first."""
         reach = margin or 0.0
@@ -219,7 +237,7 @@ def train_cells(sample: NDArray[np.float32], shards: int, cells: int | None = No
 
     cells = min(cells or cell_count(shards), len(sample))
     if cells <= 1:
-        return Cells(np.array(sample[:cells], dtype=np.float32), np.zeros(cells, dtype=np.int32))
+        return Cells(_middle(sample)[:cells], np.zeros(cells, dtype=np.int32))
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
@@ -233,6 +251,13 @@ def train_cells(sample: NDArray[np.float32], shards: int, cells: int | None = No
     trained = Cells(np.asarray(kmeans.centroids, dtype=np.float32), np.arange(cells, dtype=np.int32))
     weights = np.bincount(trained.probes(sample, None)[1], minlength=cells).astype(np.float64)
     return Cells(trained.centroids, group_cells(trained.centroids, weights, min(shards, cells)))
+
+
+def _middle(sample: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The direction of the mean: float32 (1, d), or (0, d) for no vectors; the first vector where opposite ones leave none."""
+    mean = sample.sum(axis=0, dtype=np.float64, keepdims=True)
+    length = float(np.linalg.norm(mean))
+    return (mean / length).astype(np.float32) if length else sample[:1].copy()
 
 
 def group_cells(centroids: NDArray[np.float32], weights: NDArray[np.float64], shards: int) -> NDArray[np.int32]:

@@ -16,6 +16,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    measured_how,
     merge_rule,
     quantity,
     recall_figures,
@@ -268,10 +269,10 @@ def _recall(summary: Summary) -> str:
             f'<td>{_text(words)}{drawn}</td><td class="n">{r.pairs:,}</td></tr>'
         )
 
-    n = quantity(figures[0][1].n, "text")
+    drawn = "" if all(r.low == r.high for _, r in figures) else " The lighter part of a bar is the 95 % interval."
     return (
-        f"<p>What no search returns does not exist for anything after it. So {n} were compared with every other one, whatever "
-        "the search had found, and this is the share that it had. The lighter part of a bar is the 95 % interval.</p>"
+        "<p>What no search returns does not exist for anything after it. So texts were compared with every other one, whatever "
+        f"the search had found, and this is the share that it had: {_text(measured_how(summary))}.{drawn}</p>"
         + _table([">Share", "Interval", "Of what", ">True neighbours"], [row(*f) for f in figures], "sizes")
         + _engines(summary)
     )
@@ -289,10 +290,14 @@ def _engines(summary: Summary) -> str:
 def _limits(summary: Summary) -> str:
     if not summary.manifest.stages:
         return ""
-    reached = limits(summary)
-    if not reached:
+    rows = [
+        f'<tr><th scope="row">{_text(r.stage)}</th><td class="n">{r.count:,}</td><td>{_text(r.counted)}</td>'
+        f"<td><code>{_text(r.setting)}</code></td><td>{_text(r.effect)}</td></tr>"
+        for r in limits(summary)
+    ]
+    if not rows:
         return "<p>None: nothing was cut off or left out.</p>"
-    return "".join(f'<p class="card warn">{_text(text)}.</p>' for text in reached)
+    return _table(["Stage", ">Count", "Of what", "Setting", "What it means"], rows, "sizes")
 
 
 def _settings(summary: Summary) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from spark_dedup.evaluation.plan import OPENING, STAGES, Cost, PairCount, Plan
+from spark_dedup.progress import duration
 from spark_dedup.report.terminal import Paint, wrap
 
 ENDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -100,12 +101,3 @@ def amount(x: float) -> str:
         if x >= size:
             return f"{x / size:.3g} {letter}"
     return f"{x:.0f} "
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a plan says them, from a second to days: `38 s`, `64 min`, `18.8 h`, `78 days`."""
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.0f} days"

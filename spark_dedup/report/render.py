@@ -15,6 +15,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    measured_how,
     merge_rule,
     quantity,
     recall_figures,
@@ -213,7 +214,7 @@ def _recall(summary: Summary, width: int, paint: Paint) -> list[str]:
     figures = recall_figures(summary)
     if not figures:
         return []
-    lines = _heading("What the search missed", f"measured on {quantity(figures[0][1].n, 'text')}, intervals of 95 %", width, paint)
+    lines = _heading("What the search missed", measured_how(summary), width, paint)
     for words, r in figures:
         head = f"  {digits(r.value or 0.0) + interval(r.low or 0.0, r.high or 0.0):<26}"
         lines += _indent(words, width, head, " " * len(head))
@@ -230,9 +231,11 @@ def _engines(summary: Summary, width: int, paint: Paint) -> list[str]:
 def _limits(summary: Summary, width: int, paint: Paint) -> list[str]:
     if not summary.manifest.stages:
         return []
-    reached = limits(summary)
     lines = [paint.bold("Limits reached")]
-    return lines + [line for text in reached or ["none"] for line in _indent(text, width, "  ", "    ")]
+    for r in limits(summary):
+        told = f"{r.counted}{f' ({r.setting})' if r.setting else ''}{f': {r.effect}' if r.effect else ''}"
+        lines += _indent(told, width, f"  {plain(r.stage):<16}{r.count:>12,}  ")
+    return lines if len(lines) > 1 else [*lines, "  none"]
 
 
 def _tables(summary: Summary, width: int, paint: Paint) -> list[str]:

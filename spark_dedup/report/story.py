@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_dedup.config import DEFAULT_RULE
+from spark_dedup.limits import LIMITS, Limit
 from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.summary import PairView, RecallView, Summary
 
@@ -190,7 +191,6 @@ def _representatives(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         quantity(c("keys", 0), "distinct text") if "keys" in s.counts else "",
         told or ("no exact copies" if copies == 0 else ""),
         f"so {percent(pairs - left, pairs)} of all {pairs:,} pairs of rows need no comparison" if pairs and left is not None else "",
-        _if(c("pairs_unseen"), f"{quantity(c('pairs_unseen', 0), 'pair')} can not be seen, because exact.route is bypass"),
     ]
 
 
@@ -212,7 +212,6 @@ def _embeddings(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     return [
         f"{quantity(c('embedded', 0), 'text')} encoded{by}" if "embedded" in s.counts else "",
         _if(c("reused"), f"{quantity(c('reused', 0), 'vector')} taken from an earlier run"),
-        _if(c("cut_text"), f"{quantity(c('cut_text', 0), 'text')} longer than the model reads: only the beginning counted"),
         _if(c("bad_embedding"), f"{quantity(c('bad_embedding', 0), 'text')} without a usable vector: set aside"),
     ]
 
@@ -233,6 +232,7 @@ def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     return [
         f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed",
         _decision(s, "engine", "search engine"),
+        f"tuning: {s.notes['tuning']}" if "tuning" in s.notes else "",
     ]
 
 
@@ -296,7 +296,7 @@ def _decision(s: StageRecord, name: str, words: str) -> str:
 def _recall(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     sample, true = s.counts.get("sample"), s.counts.get("true_pairs")
     seen = f"{quantity(sample, 'text')} compared with all {s.rows_in:,}" if sample and s.rows_in else ""
-    return [recall, f"{seen}: {quantity(true or 0, 'true neighbour')}" if seen else ""]
+    return [recall, s.notes.get("target", ""), f"{seen}: {quantity(true or 0, 'true neighbour')}" if seen else ""]
 
 
 _SENTENCES = {
@@ -330,6 +330,15 @@ _MEASURED = {
 """What each metric of the `recall` table is a share of, in the order in which they are shown."""
 
 
+def measured_how(summary: Summary) -> str:
+    """How the figures of recall came about, in a few words."""
+    figures = summary.measured
+    n, exact = quantity(figures[0].n, "text"), all(r.low == r.high for r in figures)
+    target = next((s.notes["target"] for s in summary.manifest.stages if "target" in s.notes), "")
+    how = f"measured on all {n}, exact" if exact else f"measured on {n}, intervals of 95 %"
+    return how + (f"; {target}" if target else "")
+
+
 def recall_figures(summary: Summary) -> list[tuple[str, RecallView]]:
     """The figures of recall with their words; losses that did not occur are left out."""
     order = list(_MEASURED)
@@ -337,29 +346,26 @@ def recall_figures(summary: Summary) -> list[tuple[str, RecallView]]:
     return [(_MEASURED[r.metric].format(floor=r.floor), r) for r in sorted(shown, key=lambda r: (order.index(r.metric), r.floor))]
 
 
-def limits(summary: Summary) -> list[str]:
-    """Every limit that was reached, with the setting that moves it."""
-    m = summary.manifest
+@dataclass(frozen=True)
+class Reached:
+    """A limit that was reached: by which stage, how often, what is counted, the setting with its value, and what it means."""
+
+    stage: str
+    count: int
+    counted: str
+    setting: str
+    effect: str
+
+
+def limits(summary: Summary) -> list[Reached]:
+    """Every limit that was reached."""
+    m, known = summary.manifest, {limit.name: limit for limit in LIMITS}
     out = []
     for record in m.stages:
         for name, hits in record.caps_hit.items():
-            if name == "saturated":
-                told = f"{quantity(hits, 'neighbour list')} {'was' if hits == 1 else 'were'} still full{_at(m, 'max_neighbours')}"
-                out.append(f"{told}: further neighbours of these texts are not among the pairs")
-            elif name == "copies_not_paired":
-                told = f"{quantity(hits, 'pair')} of texts with equal vectors left out{_at(m, 'max_copies')}"
-                out.append(f"{told}: each text is still paired with the first of its kind")
-            elif name == "bucket_pairs_left_out":
-                told = f"{quantity(hits, 'pair')} of MinHash buckets over minhash.max_bucket left out"
-                out.append(f"{told}: they are found where another band brings them together")
-            elif name == "block_pairs_left_out":
-                told = f"{quantity(hits, 'pair')} of blocks over blocking.max_block left out"
-                out.append(f"{told}: they are found where another key or the vectors bring them together")
-            else:
-                out.append(f"{record.stage}: {name} reached {quantity(hits, 'time')}")
+            limit = known.get(name) or Limit(record.stage, name, name, "", "")
+            value = setting(m.settings, *limit.setting.split(".")) if limit.setting else None
+            shown = f"{value:,}" if isinstance(value, int) else value
+            moved_by = limit.setting if value is None else f"{limit.setting} = {shown}"
+            out.append(Reached(record.stage, hits, limit.counted, moved_by, limit.effect.replace("`", "")))
     return out
-
-
-def _at(m: RunManifest, name: str) -> str:
-    cap = setting(m.settings, "search", name)
-    return f" at search.{name} = {cap:,}" if isinstance(cap, int) else ""

@@ -79,7 +79,6 @@ mark{background:var(--mark);color:var(--mark-ink);border-radius:.2rem;padding:.0
 .sizes .draw{width:45%}
 .sizes svg{display:block;width:100%;height:1rem;margin-top:.25rem}
 .sizes th,.sizes td{border:0;padding:.22rem .9rem .22rem 0}
-.warn{border-left:.25rem solid var(--other)}
 dl.words{display:grid;grid-template-columns:max-content 1fr;gap:.4rem 1.2rem;margin:.6rem 0 0}
 dl.words dt{font-weight:600}dl.words dd{margin:0;color:var(--soft)}
 footer{margin-top:3rem;padding-bottom:3rem;color:var(--soft);font-size:.88rem;overflow-wrap:anywhere}

@@ -5,9 +5,7 @@ The self-join of a batch finds every pair in one place; new texts that ask an in
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.asking import EVENTS, FOUND, Texts, asked_rows, distinct_pairs, found_rows, named_pairs, slices, with_copies
 from spark_dedup.config import SearchConfig
-from spark_dedup.grouped import group_runs, spread
+from spark_dedup.grouped import spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cell_index import FILES, CellJoin, CellRows, Units
 from spark_dedup.kernels.cells import Cells
@@ -24,7 +22,7 @@ from spark_dedup.kernels.expand import Found, ask_with, join_copies, join_texts
 from spark_dedup.kernels.hnsw import Ints, Neighbours
 from spark_dedup.kernels.ragged import edges, ranges
 from spark_dedup.schema import INDEX, REP_ID, VECTORS, pa_schema
-from spark_dedup.shards import PROBED, local_folder, probed, probed_rows, reach, receive
+from spark_dedup.shards import ASKING_ROW, FILE_PART, PROBED, probed, probed_rows, reach, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -36,7 +34,6 @@ VISITOR_ROWS = 32_768
 """Texts that visit a shard and are compared with it at once."""
 
 ROUTED = f"`task` int, `kind` int, `file` string, `part` int, `bytes` binary, {PROBED}"
-FILE_PART, VISITOR = 0, 1
 
 
 def cells_self_join(
@@ -110,28 +107,22 @@ def join_shards(vectors: DataFrame, index: DataFrame, cells: Cells, config: Sear
             slot = batch.column("head_id").to_numpy()[away[1]] % copies  # all texts of a vector go the same way
             task = (away[0] * copies + slot).astype(np.int32)
             some = rows.take(pa.array(away[1]))
-            key = [pa.array(task), pa.array(np.full(len(task), VISITOR, dtype=np.int32))]
+            key = [pa.array(task), pa.array(np.full(len(task), ASKING_ROW, dtype=np.int32))]
             empty = [pa.nulls(len(task), routed_schema.field(name).type) for name in ("file", "part", "bytes")]
             yield pa.RecordBatch.from_arrays([*key, *empty, *some.columns], schema=routed_schema)
 
     def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for task, run in group_runs(iter(batches), "task"):
-            with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
-                shard = None
-                for kind, rows in group_runs(run, "kind"):
-                    if kind == FILE_PART:
-                        shard = receive(rows, Path(folder), FILES, CellRows.open)
-                        work = CellJoin([shard])
-                        units = work.units()
-                        yield from joined([shard], work, units, units.part(task % copies, copies), config)
-                        if task % copies == 0:
-                            yield event(SPLIT, units.split)
-                    elif shard is not None:
-                        for some in whole_vectors(rows):
-                            guests = CellRows.of(*probed_rows(some))
-                            work = CellJoin([shard], [guests])
-                            units = work.units(guests_only=True)
-                            yield from joined([shard, guests], work, units, range(len(units.cell)), config)
+        for task, shard, visitors in served(iter(batches), "task", FILES, CellRows.open):
+            work = CellJoin([shard])
+            units = work.units()
+            yield from joined([shard], work, units, units.part(task % copies, copies), config)
+            if task % copies == 0:
+                yield event(SPLIT, units.split)
+            for some in whole_vectors(visitors):
+                guests = CellRows.of(*probed_rows(some))
+                work = CellJoin([shard], [guests])
+                units = work.units(guests_only=True)
+                yield from joined([shard, guests], work, units, range(len(units.cell)), config)
 
     visitors = vectors.mapInArrow(route, ROUTED)
     task = F.explode(F.sequence(F.col("shard") * copies, F.col("shard") * copies + (copies - 1))).alias("task")
@@ -194,19 +185,13 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
     shards = max(cells.count, 1)
 
     def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, run in group_runs(iter(batches), "task"):
-            with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
-                shard = None
-                for kind, rows in group_runs(run, "kind"):
-                    if kind == FILE_PART:
-                        shard = receive(rows, Path(folder), FILES, CellRows.open)
-                    elif shard is not None:
-                        for batch in rows:
-                            for texts in slices(batch, config):
-                                yield from ask_shard(shard, texts, cells, config)
+        for _, shard, rows in served(iter(batches), "task", FILES, CellRows.open):
+            for batch in rows:
+                for texts in slices(batch, config):
+                    yield from ask_shard(shard, texts, cells, config)
 
     task = F.explode(F.sequence(F.lit(0), F.lit(shards - 1))).alias("task")
-    queries = asking.select(task, F.lit(VISITOR).alias("kind"), *asking.columns)
+    queries = asking.select(task, F.lit(ASKING_ROW).alias("kind"), *asking.columns)
     parts = index.select(F.col("shard").alias("task"), F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")
     together = spread(queries.unionByName(parts, allowMissingColumns=True), F.col("task"), shards, shards)
     return together.sortWithinPartitions("task", "kind", "file", "part", REP_ID).mapInArrow(serve, FOUND)

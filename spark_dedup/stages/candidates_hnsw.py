@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +12,14 @@ from pyspark.sql import functions as F
 
 from spark_dedup.asking import ASKING, FOUND, Texts, asked_rows, distinct_pairs, set_threads, slices, with_copies
 from spark_dedup.config import SearchConfig
-from spark_dedup.grouped import group_runs, spread
+from spark_dedup.grouped import spread
 from spark_dedup.index_files import ShardFiles
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.expand import ask
 from spark_dedup.kernels.hnsw import FILES, Shard
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import INDEX, REP_ID, pa_schema
-from spark_dedup.shards import local_folder, receive
+from spark_dedup.shards import ASKING_ROW, FILE_PART, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 METHOD = "hnsw"
 
 ROUTED = f"`shard` int, `kind` int, `file` string, `part` int, `bytes` binary, {ASKING}"
-FILE_PART, QUERY = 0, 1
 
 
 def hnsw_candidates(
@@ -93,22 +90,16 @@ def ask_shards(asking: DataFrame, index: DataFrame, cells: Cells, config: Search
             for shard in np.flatnonzero(visits.any(axis=0)):
                 some = batch.take(pa.array(np.flatnonzero(visits[:, shard])))
                 n = some.num_rows
-                key = [pa.array(np.full(n, value, dtype=np.int32)) for value in (shard, QUERY)]
+                key = [pa.array(np.full(n, value, dtype=np.int32)) for value in (shard, ASKING_ROW)]
                 empty = [pa.nulls(n, routed_schema.field(name).type) for name in ("file", "part", "bytes")]
                 yield pa.RecordBatch.from_arrays([*key, *empty, *some.columns], schema=routed_schema)
 
     def serve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_threads()
-        for _, run in group_runs(iter(batches), "shard"):
-            with tempfile.TemporaryDirectory(prefix="spark_dedup-", dir=local_folder()) as folder:
-                shard = None
-                for kind, rows in group_runs(run, "kind"):
-                    if kind == FILE_PART:
-                        shard = receive(rows, Path(folder), FILES, Shard.open)
-                    elif shard is not None:
-                        for batch in rows:
-                            for texts in slices(batch, config):
-                                yield from ask_shard(shard, texts, np.ones(len(texts.vectors), dtype=np.bool_), config)
+        for _, shard, rows in served(iter(batches), "shard", FILES, Shard.open):
+            for batch in rows:
+                for texts in slices(batch, config):
+                    yield from ask_shard(shard, texts, np.ones(len(texts.vectors), dtype=np.bool_), config)
 
     queries = asking.mapInArrow(route, ROUTED)
     parts = index.select("shard", F.lit(FILE_PART).alias("kind"), "file", "part", "bytes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,7 +30,14 @@ def whole_components(labels: DataFrame) -> DataFrame:
 
 
 def split_components(
-    labels: DataFrame, edges: DataFrame, records: DataFrame, representatives: DataFrame, descending: tuple[bool, ...], *, tiles: int
+    labels: DataFrame,
+    edges: DataFrame,
+    records: DataFrame,
+    representatives: DataFrame,
+    order: Sequence[Column],
+    similarities: DataFrame | None = None,
+    *,
+    tiles: int,
 ) -> DataFrame:
     """Cut components so that every text has an edge to the canonical text of its cluster.
 
@@ -42,7 +49,8 @@ def split_components(
         edges: EDGES, each once.
         records: RECORDS.
         representatives: REPRESENTATIVES of the same records.
-        descending: As in `expand_clusters`.
+        order: As in `expand_clusters`.
+        similarities: As there.
         tiles: Tasks, at least 1; changes no row.
 
     Returns:
@@ -51,7 +59,9 @@ def split_components(
     joined = EDGES.conform(edges).join(labels.select(F.col(REP_ID).alias(LEFT_ID), "component_id"), LEFT_ID, how="inner")
     touched = labels.join(joined.select("component_id").distinct(), "component_id", how="left_semi")
     own = records.select(RECORD_ID, EXACT_KEY, "keep").join(representatives.select(EXACT_KEY, REP_ID), EXACT_KEY, how="inner")
-    place = F.row_number().over(Window.partitionBy("component_id").orderBy(*keep_order(descending)))
+    if similarities is not None:
+        own = own.join(similarities, REP_ID, how="left")
+    place = F.row_number().over(Window.partitionBy("component_id").orderBy(*order, RECORD_ID))
     placed = own.join(touched, REP_ID, how="inner").withColumn("place", place)
     ranked = placed.groupBy(REP_ID).agg(F.min("place").cast("bigint").alias("rank"))
     ends = {side: ranked.select(F.col(REP_ID).alias(side), F.col("rank").alias(f"{side}_rank")) for side in (LEFT_ID, RIGHT_ID)}
@@ -73,19 +83,15 @@ def _stars(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(ids), pa.array(labels)], schema=pa_schema(STARS))
 
 
-def keep_order(descending: tuple[bool, ...]) -> list[Column]:
-    """The keep policy over the columns of RECORDS: a total order, in which the first record of a cluster is canonical."""
-    return [*(F.desc(f"keep.k{i}") if down else F.asc(f"keep.k{i}") for i, down in enumerate(descending, start=1)), F.asc(RECORD_ID)]
-
-
 def expand_clusters(
     records: DataFrame,
     representatives: DataFrame,
     problems: DataFrame,
     components: DataFrame,
     candidate_pairs: DataFrame,
-    descending: tuple[bool, ...],
+    order: Sequence[Column],
     run_id: str,
+    similarities: DataFrame | None = None,
 ) -> DataFrame:
     """Put every record into its cluster and choose the record that each cluster keeps.
 
@@ -95,8 +101,9 @@ def expand_clusters(
         problems: exact_key, problem: keys whose vector can not be used.
         components: COMPONENTS of the representatives.
         candidate_pairs: CANDIDATE_PAIRS, for the scores against the canonical record.
-        descending: For each value of `records.keep`, whether the larger comes first. Ties are broken by record_id.
+        order: The keep policy, over `records.keep` and `centroid_similarity`. Ties are broken by record_id.
         run_id: Run that writes the rows.
+        similarities: rep_id, centroid_similarity of the texts that have a vector; None where the order does without.
 
     Returns:
         CLUSTERS: every record exactly once, those without text in no cluster.
@@ -109,8 +116,10 @@ def expand_clusters(
         .join(components, REP_ID, how="inner")
         .join(problems, EXACT_KEY, how="left")
     )
+    if similarities is not None:
+        own = own.join(similarities, REP_ID, how="left")
     cluster = Window.partitionBy("cluster_id")
-    first = cluster.orderBy(*keep_order(descending)).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    first = cluster.orderBy(*order, RECORD_ID).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     placed = own.select(
         RECORD_ID,
         EXACT_KEY,

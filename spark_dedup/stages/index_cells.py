@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import spread
 from spark_dedup.kernels.cell_index import FILES, CellRows
-from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, Cells, fine_cell_count, shard_count
-from spark_dedup.schema import INDEX, VECTORS, pa_schema
+from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, ONE_CELL_ROWS, Cells, fine_cell_count, shard_count
+from spark_dedup.kernels.vectors import cosines_at, from_binary
+from spark_dedup.schema import CENTROID_SIMILARITY, INDEX, REP_ID, VECTORS, pa_schema
 from spark_dedup.shards import PROBED, probed, probed_rows, reach, sampled_cells, shard_rows
 
 if TYPE_CHECKING:
@@ -33,7 +35,28 @@ def fine_cells(vectors: DataFrame, heads: int, config: SearchConfig) -> DataFram
     """
     shards = shard_count(heads, config.shards)
     cells = max(shards, fine_cell_count(heads, config.cells))
-    return sampled_cells(vectors, heads, shards, cells, per_cell=FINE_SAMPLE_PER_CELL, iterations=FINE_ITERATIONS)
+    per_cell = FINE_SAMPLE_PER_CELL if cells > 1 else ONE_CELL_ROWS
+    return sampled_cells(vectors, heads, shards, cells, per_cell=per_cell, iterations=FINE_ITERATIONS)
+
+
+def centroid_similarities(vectors: DataFrame, cells: Cells) -> DataFrame:
+    """How near each text lies to the centroid of its cell.
+
+    Args:
+        vectors: VECTORS.
+        cells: The rows of INDEX_CELLS.
+
+    Returns:
+        rep_id, centroid_similarity: a cosine, in float64.
+    """
+
+    def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            x = from_binary(batch.column("vector"))
+            near = cosines_at(x, np.arange(len(x)), cells.centroids, cells.probes(x, None)[1])
+            yield pa.RecordBatch.from_arrays([batch.column(REP_ID), pa.array(near)], names=[REP_ID, CENTROID_SIMILARITY])
+
+    return VECTORS.conform(vectors).select(REP_ID, "vector").mapInArrow(compare, f"`{REP_ID}` bigint, `{CENTROID_SIMILARITY}` double")
 
 
 def build_cell_index(vectors: DataFrame, cells: Cells, config: SearchConfig) -> DataFrame:

@@ -9,6 +9,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from planted import families, sentence
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import load_config, run, schema
 from spark_dedup.errors import ConfigError, EmbeddingError, SourceError, StoreError
+from spark_dedup.kernels.cells import Cells
 from spark_dedup.progress import Progress
 from spark_dedup.store import TableStore
 from spark_dedup.sweep import sweep
@@ -200,6 +202,33 @@ def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_p
     ]
     found = [r.asDict() for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()]
     assert sorted(map(str, found)) == sorted(map(str, want))
+
+
+@pytest.mark.slow
+def test_a_target_of_recall_is_tuned_for_and_judged_and_the_rule_of_semdedup_keeps_the_farthest(spark, planted, tmp_path):
+    extra = ("search.cells=8", "recall.target=0.99", "recall.share=1000", "keep.order_by=[centroid_similarity]")
+    settings = config_of(planted["source"], tmp_path / "store", *extra, sample="1000", engine="cells")
+    manifest = run(settings, spark)
+    index, recall = manifest.stage("index").notes, manifest.stage("recall").notes
+    assert (index["cells"], len(table(spark, tmp_path / "store", schema.INDEX_CELLS).collect())) == ("8", 8)
+    # All 240 texts are the sample of the tuning and of the measurement, so what was tuned for is reached, and exactly.
+    assert "true neighbours of 240 texts with cosine >= 0.90; products of a vector with 8 cells within " in index["tuning"]
+    assert recall["target"] == "recall.target 0.99 at cosine >= 0.90: met"
+    own, far = sweep(settings, "margin", [float(index["margin"]), 2.0], spark)
+    assert (own.own, own.pairs, far.own) == (True, manifest.stage("candidates").counts["pairs"], False)
+    assert far.recall.value == 1.0
+
+    stored = table(spark, tmp_path / "store", schema.INDEX_CELLS).select("cell", "shard", "centroid").collect()
+    cells = Cells.from_rows([tuple(row) for row in stored])
+    near = {}
+    for row in table(spark, tmp_path / "store", schema.VECTORS).collect():
+        x = np.frombuffer(row["vector"], dtype="<f4").astype(np.float64)
+        near[row["rep_id"]] = float((cells.centroids.astype(np.float64) @ x).max())
+    reps = {r["record_id"]: r["rep_id"] for r in table(spark, tmp_path / "store", schema.MEMBERS).collect()}
+    clusters = clusters_of(spark, tmp_path / "store")
+    for group in partition_of(clusters):
+        least = min(near[reps[i]] for i in group)
+        assert all(near[reps[clusters[i]["canonical_id"]]] == pytest.approx(least, abs=1e-6) for i in group)
 
 
 def test_original_texts_and_members_are_stored(spark, planted):
@@ -419,6 +448,11 @@ def test_a_column_that_is_not_there_is_named_with_the_nearest(spark, tmp_path):
         ("merge.rule=cosin > 0.9", r"merge\.rule can not be used: 'cosin > 0\.9'"),
         ("merge.rule=cosine +", r"merge\.rule can not be used"),
         ("merge.rule=cosine + 1", r"merge\.rule must be a condition that is true or false, got 'cosine \+ 1' of type double"),
+        (
+            "keep.order_by=[centroid_similarity]",
+            r"keep\.order_by uses centroid_similarity, which engines of cells have, got search\.engine 'exact'",
+        ),
+        ("keep.order_by=[centroid_similarity + length(text)]", r"keep\.order_by has an expression that can not be used: .*"),
         ("keep.order_by=[no_such_column desc]", r"keep\.order_by has an expression that can not be used: 'no_such_column desc'"),
     ],
 )
@@ -494,7 +528,7 @@ def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_sa
     assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(("long_a", "long_c")), frozenset(("long_b",))}
     cut = {r["record_id"] for r in table(spark, tmp_path / "store", schema.SET_ASIDE).where("reason = 'cut_text'").collect()}
     assert cut == {"long_a", "long_b", "long_c"}
-    assert manifest.stage("embeddings").counts["cut_text"] == 3
+    assert manifest.stage("embeddings").caps_hit == {"cut_text": 3}
 
 
 def _with_texts(spark, path, name):
@@ -596,7 +630,7 @@ def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     source = save(spark, rows, tmp_path / "source")
     manifest = run(config_of(source, tmp_path / "store", "exact.route=bypass"), spark)
     # 20 keys, 5 of them groups of copies: pairs among 20 minus pairs among 15
-    assert manifest.stage("representatives").counts["pairs_unseen"] == 190 - 105
+    assert manifest.stage("representatives").caps_hit == {"pairs_unseen": 190 - 105}
     assert manifest.stage("embeddings").counts["embedded"] == 15
     clusters = clusters_of(spark, tmp_path / "store")
     assert {frozenset(("o0000", "c0000")), frozenset(("a0000",))} <= partition_of(clusters)

@@ -17,7 +17,7 @@ from spark_dedup.kernels.vectors import cosines, to_binary
 from spark_dedup.schema import INDEX, SCORED_PAIRS, VECTORS
 from spark_dedup.shards import index_manifest
 from spark_dedup.stages.candidates_cells import cells_candidates, cells_self_join, whole_vectors
-from spark_dedup.stages.index_cells import build_cell_index, fine_cells
+from spark_dedup.stages.index_cells import build_cell_index, centroid_similarities, fine_cells
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
@@ -202,3 +202,10 @@ def test_visitors_are_gathered_without_parting_the_texts_of_a_vector(step):
     assert sum(groups, []) == heads.tolist()
     assert not any(set(a) & set(b) for a, b in zip(groups, groups[1:], strict=False))
     assert len(groups) > 1 or step == 100
+
+
+def test_a_text_is_held_against_the_centroid_of_its_own_cell(spark):
+    x = np.array([[0.8, 0.6], [0.6, 0.8], [1.0, 0.0], [-0.8, 0.6]], dtype=np.float32)
+    cells = Cells(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.int32))
+    found = dict(map(tuple, centroid_similarities(vectors_frame(spark, x)[0], cells).collect()))
+    assert found == {0: pytest.approx(0.8), 1: pytest.approx(0.8), 2: 1.0, 3: pytest.approx(0.6)}

@@ -39,10 +39,11 @@ def tables(spark):
     }
 
 
-def clusters_of(tables, descending=(True, False)):
-    out = expand_clusters(
-        tables["records"], tables["representatives"], tables["problems"], tables["components"], tables["pairs"], descending, "r1"
-    )
+def clusters_of(tables, order=("keep.k1 desc", "keep.k2 asc"), similarities=None):
+    ways = {"desc": F.desc, "asc": F.asc, "last": F.asc_nulls_last}
+    columns = [ways[way](name) for name, way in map(str.split, order)]
+    known = [tables[name] for name in ("records", "representatives", "problems", "components", "pairs")]
+    out = expand_clusters(*known, columns, "r1", similarities)
     return {r["record_id"]: r.asDict() for r in out.collect()}
 
 
@@ -72,10 +73,21 @@ def test_match_kind_and_scores_are_against_the_canonical_record(tables):
 
 
 def test_ties_of_the_keep_policy_are_broken_by_the_record_id(tables):
-    got = clusters_of({**tables, "records": tables["records"].withColumn("keep", F.struct(F.lit(1).alias("k1")))}, (True,))
+    got = clusters_of({**tables, "records": tables["records"].withColumn("keep", F.struct(F.lit(1).alias("k1")))}, ("keep.k1 desc",))
     assert {r["canonical_id"] for i, r in got.items() if i <= 4} == {1}
     assert {i: got[i]["match_kind"] for i in (1, 2, 3)} == {1: "exact", 2: "exact", 3: "near"}
     assert (got[2]["cosine"], got[2]["jaccard"]) == (1.0, 1.0)
+
+
+def test_the_rule_of_semdedup_keeps_the_text_farthest_from_the_centroid(spark, tables):
+    # Of A (0.9), B (0.7) and C (0.8) the one with the lowest similarity is B, record 3; by the highest it is A, records 1 and 2.
+    near = spark.createDataFrame([(0, 0.9), (1, 0.7), (2, 0.8), (3, 1.0)], "rep_id bigint, centroid_similarity double")
+    order = ("centroid_similarity last", "keep.k1 desc")
+    assert {r["canonical_id"] for i, r in clusters_of(tables, order, near).items() if i <= 4} == {3}
+    nearest = clusters_of(tables, ("centroid_similarity desc", "keep.k2 desc"), near)
+    assert {r["canonical_id"] for i, r in nearest.items() if i <= 4} == {2}
+    # A text without a vector is not the farthest.
+    assert {r["canonical_id"] for i, r in clusters_of(tables, order, near.where("rep_id <> 1")).items() if i <= 4} == {4}
 
 
 def test_ten_copies_list_all_nine_others_with_their_score(spark):
@@ -88,7 +100,8 @@ def test_ten_copies_list_all_nine_others_with_their_score(spark):
     none = spark.createDataFrame([], "exact_key string, problem string")
     components = spark.createDataFrame([(0, 0, 0), (1, 1, 1)], schema.COMPONENTS.ddl())
     pairs = spark.createDataFrame([], schema.CANDIDATE_PAIRS.ddl("bigint"))
-    got = {r["record_id"]: r for r in expand_clusters(records, representatives, none, components, pairs, (True,), "r1").collect()}
+    out = expand_clusters(records, representatives, none, components, pairs, [F.desc("keep.k1")], "r1")
+    got = {r["record_id"]: r for r in out.collect()}
     assert [i for i, r in got.items() if r["is_canonical"]] and {i for i, r in got.items() if r["is_canonical"]} == {
         109,
         7,
@@ -117,7 +130,7 @@ def test_components_are_cut_around_the_text_of_the_record_that_is_kept_first(spa
     representatives = spark.createDataFrame([(rep, f"k{rep}") for rep in range(8)], "rep_id bigint, exact_key string")
     labels = spark.createDataFrame([(0, 0), (1, 0), (2, 0), (3, 0), (4, 4), (5, 4), (6, 6), (7, 7)], schema.LABELS.ddl())
     edges = spark.createDataFrame([(2, 3), (0, 1), (4, 5), (1, 2), (6, 6)], schema.EDGES.ddl())
-    out = split_components(labels, edges, records.repartition(3), representatives, (True,), tiles=tiles)
+    out = split_components(labels, edges, records.repartition(3), representatives, [F.desc("keep.k1")], tiles=tiles)
     assert sorted(map(tuple, out.collect())) == [
         (0, 0, 0),
         (1, 0, 1),

@@ -10,7 +10,15 @@ from spark_dedup.config import SearchConfig
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation import truth as truth_module
 from spark_dedup.evaluation.recall import Limits, RecallRow, recall_rows, shard_reach
-from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
+from spark_dedup.evaluation.truth import (
+    budgeted_sample,
+    is_truth_of,
+    product_rate,
+    sample_rows,
+    true_pairs,
+    truth_cost,
+    truth_fingerprint,
+)
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.vectors import cosines, to_binary
@@ -236,11 +244,12 @@ def test_losses_of_a_real_search_have_the_causes_that_were_made_for_them(spark, 
 def test_the_sample_is_what_the_budget_pays(spark):
     # 100 s at 10 % are 10 s. One pass: 60,000 rows of 1,000 bytes at 60 MB/s take 1 s, so 9 s are left. A text costs
     # 2 * 60,000 * 100 / 12e6 = 1 s of products and 1,000 / 2^26 of a pass; with 40,000 neighbours 1.2 s more.
-    cost = {"dimension": 100, "row_bytes": 1000.0, "neighbours": 0.0, "seconds": 100.0, "share": 0.1, "rate": 12e6, "tasks": 1}
-    assert budgeted_sample(10**6, 60_000, **cost) == 8
-    assert budgeted_sample(5, 60_000, **cost) == 5
-    assert budgeted_sample(10**6, 60_000, **{**cost, "neighbours": 40_000.0}) == 4  # 9 / 2.2
-    assert budgeted_sample(10**6, 60_000, **{**cost, "rate": 1e20, "seconds": 1e6}) == 60_000
-    assert budgeted_sample(10**6, 60_000, **{**cost, "seconds": 5.0}) == 0
-    assert budgeted_sample(10**6, 60_000, **{**cost, "rate": 1e20, "seconds": 1e6, "row_bytes": 6710.0}, connect=True) == 10_001
+    base = {"dimension": 100, "row_bytes": 1000.0, "neighbours": 0.0, "rate": 12e6, "tasks": 1}
+    cost = truth_cost(60_000, **base)
+    assert budgeted_sample(10**6, 60_000, cost, 10.0) == 8
+    assert budgeted_sample(5, 60_000, cost, 10.0) == 5
+    assert budgeted_sample(10**6, 60_000, truth_cost(60_000, **{**base, "neighbours": 40_000.0}), 10.0) == 4  # 9 / 2.2
+    assert budgeted_sample(10**6, 60_000, cost, 1e6) == 60_000
+    assert budgeted_sample(10**6, 60_000, cost, 0.5) == 0
+    assert budgeted_sample(10**6, 60_000, cost, 1e6, most=10_001.3) == 10_001
     assert product_rate(spark, 64, 2) > 1e8

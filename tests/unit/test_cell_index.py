@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_dedup.config import SearchConfig
-from spark_dedup.kernels.cell_index import FILES, CellJoin, CellRows, tune_margin
+from spark_dedup.kernels.cell_index import FILES, CellJoin, CellRows, least_margin, margin_counts, needed_margins
 from spark_dedup.kernels.cells import Cells, train_cells
 from spark_dedup.kernels.expand import join_copies, join_texts
 from spark_dedup.kernels.features import decode, features, pair_scores
@@ -270,29 +270,55 @@ def test_no_row_and_one_row() -> None:
     assert joined(index(x, Cells(x, np.zeros(1, dtype=np.int32)), 0.1)) == {}
 
 
-def test_margin_is_the_least_that_finds_the_share_with_half_the_misses() -> None:
-    # Cells along three axes. The rows live in cell 0 at angles 45 - a from it; one row of cell 1 mirrors each of them, so a pair
-    # needs the margin cos(45 - a) - sin(45 - a).
+def mirrored() -> tuple[np.ndarray, Cells, tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Cells along three axes. Four rows live in cell 0 at angles 45 - a from it, and one row of cell 1 mirrors each of them: such a
+    pair needs the margin cos(45 - a) - sin(45 - a) = 0.0247, 0.0494, 0.0740, 0.0987."""
     angles = np.deg2rad(45 - np.array([1.0, 2, 3, 4]))
     low = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1)
     x = np.concatenate([low, low[:, [1, 0, 2]]]).astype(np.float32)
-    needs = np.cos(angles) - np.sin(angles)  # 0.0247, 0.0494, 0.0740, 0.0987
     pairs = (np.arange(4), np.arange(4, 8))
-    centroids = np.eye(3, dtype=np.float32)
+    return x, Cells(np.eye(3, dtype=np.float32), np.zeros(3, dtype=np.int32)), pairs, np.cos(angles) - np.sin(angles)
+
+
+def test_the_margin_that_a_pair_needs() -> None:
+    x, cells, (left, right), needs = mirrored()
     assert needs.round(4).tolist() == [0.0247, 0.0494, 0.074, 0.0987]
-    assert tune_margin(x, pairs, centroids, 1.0) == 0.1
-    assert tune_margin(x, pairs, centroids, 0.5) == 0.08  # two of four may be missed, so one is
-    assert tune_margin(x, pairs, centroids, 0.75) == 0.1  # half a pair may be missed, so none is
-    assert tune_margin(x, (pairs[0][:1], pairs[0][1:2]), centroids, 1.0) == 0.0
-    assert tune_margin(x, (pairs[0][:0], pairs[1][:0]), centroids, 0.9) == 0.0
+    assert needed_margins(cells, x, left, x, right) == pytest.approx(needs, abs=1e-7)
+    assert needed_margins(cells, x, left, x, left).tolist() == [0.0] * 4  # one cell
+    # Of a row on the axis and one off it, the nearer to the border decides: 0.0247 and 1.
+    axis = np.eye(3, dtype=np.float32)[1:2]
+    assert needed_margins(cells, x, left[:1], axis, np.zeros(1, dtype=np.int64)) == pytest.approx(needs[:1], abs=1e-7)
+    assert needed_margins(Cells(axis, np.zeros(1, dtype=np.int32)), x, left, x, right).tolist() == [0.0] * 4
+
+
+def test_the_needed_margin_is_where_the_pair_begins_to_meet() -> None:
+    x = crowd(12, 400)
+    cells = train_cells(x[:300], 1, cells=16)
+    left, right = np.nonzero(np.triu(similarities(x), 1) >= FLOOR)
+    needs = needed_margins(cells, x, left, x, right)
+    for margin in (0.0, 0.03, 0.1):
+        assert set(joined(index(x, cells, margin))) == {(a, b) for a, b, n in zip(left, right, needs, strict=True) if n <= margin}
+
+
+def test_the_least_margin_leaves_half_of_the_misses() -> None:
+    counts = margin_counts(np.array([0.0247, 0.0494, 0.074, 0.0987]))
+    assert np.flatnonzero(counts).tolist() == [3, 5, 8, 10]  # hundredths, rounded up
+    assert least_margin(counts, 0.5, 0.0) == 0.08  # two of four may be missed, so one is
+    assert least_margin(counts, 0.75, 0.0) == 0.1  # half a pair may be missed, so none is
+    assert least_margin(counts, 0.5, 0.2) == 0.2  # and four pairs are no ground to go below the usual one
+    assert least_margin(counts, 0.5, 0.02) == 0.08
+    assert least_margin(counts * 5, 0.5, 0.2) == 0.08  # of twenty pairs five are missed
+    assert least_margin(counts * 5, 0.51, 0.2) == 0.2  # four
+    assert least_margin(margin_counts(np.zeros(1000)), 0.9, 0.1) == 0.0
+    assert margin_counts(np.array([2.0, 1.9999])).nonzero()[0].tolist() == [200]
 
 
 def test_a_tuned_margin_reaches_its_target_on_the_sample() -> None:
     x = crowd(12, 1500)
     cells = train_cells(x[:700], 1, cells=32)
-    similar = np.triu(similarities(x), 1)
-    left, right = np.nonzero(similar >= FLOOR)
+    left, right = np.nonzero(np.triu(similarities(x), 1) >= FLOOR)
+    needs = margin_counts(needed_margins(cells, x, left, x, right))
     for target in (0.9, 0.99, 1.0):
-        margin = tune_margin(x, (left, right), cells.centroids, target)
+        margin = least_margin(needs, target, 0.0)
         assert len(joined(index(x, cells, margin))) >= target * len(left)
     assert len(joined(index(x, cells, None))) < 0.9 * len(left)

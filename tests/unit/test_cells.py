@@ -178,3 +178,11 @@ def test_shards_of_a_clustered_set_are_balanced_and_most_vectors_visit_few() -> 
     # 64 cells of about 190 vectors: a cut is at most one cell away from the ideal at each of two levels.
     assert sizes.min() > 12_000 / 4 - 3 * sizes.sum() / 64
     assert cells.visits(x, 0.1).sum(axis=1).mean() < 2
+
+
+def test_the_centroid_of_one_cell_is_the_direction_of_the_mean() -> None:
+    x = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=np.float32)
+    # The sum is (1.6, 1.8), of length 2.408.
+    assert train_cells(x, 1, cells=1).centroids.tolist() == [pytest.approx([1.6 / 5.8**0.5, 1.8 / 5.8**0.5])]
+    assert train_cells(np.array([[1.0, 0.0], [-1.0, 0.0]], dtype=np.float32), 1, cells=1).centroids.tolist() == [[1.0, 0.0]]
+    assert train_cells(x[:0], 1, cells=1).centroids.shape == (0, 2)

@@ -54,6 +54,7 @@ def test_defaults_are_the_documented_ones():
             r"search\.placement must be one of auto, broadcast, partitioned, got 'brodcast'; did you mean 'broadcast'\?",
         ),
         ("search.max_copies=0", r"search\.max_copies must be a whole number"),
+        ("recall.target=1.01", r"recall\.target must be a number in \(0, 1\], got 1\.01"),
         ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, got 'faiss'"),
         ("search.treshold=0.9", r"search\.treshold is not a setting; there are .*floor"),
         ("search.flor=0.9", r"search\.flor is not a setting; did you mean 'floor'\?"),
@@ -96,6 +97,15 @@ def test_defaults_are_the_documented_ones():
 def test_nonsense_is_refused_with_key_value_and_range(override, message):
     with pytest.raises(ConfigError, match=message):
         load(override)
+
+
+@pytest.mark.parametrize("engine", ["hnsw", "semdedup"])
+def test_a_target_of_recall_is_refused_where_nothing_is_tuned_or_checked(engine):
+    with pytest.raises(ConfigError, match=f"recall.target needs search.engine auto, cells .* or exact .*, got '{engine}'"):
+        load("recall.target=0.99", f"search.engine={engine}")
+    with pytest.raises(ConfigError, match=r"recall.sample must be a whole number >= 1 for recall.target 0.99 to be checked, got null"):
+        load("recall.target=0.99", "recall.sample=null")
+    assert [load("recall.target=0.99", f"search.engine={e}").recall.target for e in ("auto", "cells", "exact")] == [0.99] * 3
 
 
 @pytest.mark.parametrize("spelling", ["file:/data/x", "file:///data/x", "/data/x/"])

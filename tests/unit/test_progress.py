@@ -258,6 +258,8 @@ def test_what_is_told_stays_as_lines_and_a_living_line_gives_way(quick):
         (185, "3 min 05 s"),
         (5999, "99 min 59 s"),
         (7620, "2 h 07 min"),
+        (72 * 3600 - 31, "71 h 59 min"),
+        (72 * 3600 + 12 * 3600, "4 days"),
     ],
 )
 def test_durations_as_people_say_them(seconds, told):

@@ -8,13 +8,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from spark_dedup.config import as_dict, load_config
+from spark_dedup.config import as_dict, flatten, load_config
+from spark_dedup.engines import ENGINES
+from spark_dedup.limits import LIMITS
 from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.pairs import Span
 from spark_dedup.report.render import render_html, render_run, render_text
 from spark_dedup.report.story import headline, limits, percent, quantity, steps, tiles
 from spark_dedup.report.summary import CopyGroup, CosineBand, EngineView, PairView, RecallView, SizeBand, Summary, TableView
 from spark_dedup.report.terminal import Paint, cells, wrap, wrap_spans
+from spark_dedup.stages.candidates_lsh import EVENTS
 
 CONFIG = load_config(
     None, {"source.table": "main.kb.chunks", "source.id": "id", "source.text": "text", "store": "main.kb_dedup", "embed.encoder": "use"}
@@ -32,7 +35,7 @@ STAGES = (
         rows_out=6905,
         counts={"keys": 6905, "copy_groups": 420, "duplicate_rows": 733, "largest_group": 11, "pairs_all": 1000, "pairs_left": 817},
     ),
-    stage("embeddings", counts={"embedded": 6900, "reused": 5, "cut_text": 2}, notes={"encoder": "use", "model": "never-read"}),
+    stage("embeddings", counts={"embedded": 6900, "reused": 5}, caps_hit={"cut_text": 2}, notes={"encoder": "use", "model": "never-read"}),
     stage("vectors", counts={"vectors": 6905, "distinct_vectors": 6901}),
     stage("index", rows_out=6901, bytes=19_100_000, counts={"shards": 1}),
     stage(
@@ -145,7 +148,6 @@ def test_every_step_is_told_with_its_figures_and_decisions():
     assert told["embeddings"] == (
         "6,900 texts encoded by use",
         "5 vectors taken from an earlier run",
-        "2 texts longer than the model reads: only the beginning counted",
     )
     assert told["vectors"] == ("6,905 vectors", "6,901 of them differ; equal ones are searched once")
     assert told["index"] == ("HNSW graph in 1 shard of 6,901 vectors, 19.1 MB",)
@@ -165,21 +167,29 @@ def test_every_step_is_told_with_its_figures_and_decisions():
     )
 
 
-def test_the_blind_spot_of_the_bypass_route_is_told():
-    records = tuple(replace(s, counts={**s.counts, "pairs_unseen": 91}) if s.stage == "representatives" else s for s in STAGES)
-    told = [d for s in steps(Summary(manifest=replace(MANIFEST, stages=records))) for d in s.details]
-    assert "91 pairs can not be seen, because exact.route is bypass" in told
+def test_limits_are_a_table_with_counts_and_the_setting_that_moves_them():
+    cut, full = limits(SUMMARY)
+    assert (cut.stage, cut.count, cut.counted) == ("embeddings", 2, "texts longer than the model reads")
+    assert cut.setting == "embed.encoder = use"
+    assert (full.stage, full.count, full.setting) == ("candidates", 17, "search.max_neighbours = 2,000")
+    assert full.effect == "further neighbours of these texts are not among the pairs; part of loss_cap"
+    text = [line.split() for line in render_text(SUMMARY, width=200).splitlines()]
+    assert ["candidates", "17", "neighbour", "lists"] in [line[:4] for line in text]
+    assert ["embeddings", "2", "texts", "longer"] in [line[:4] for line in text]
+    page = Page(render_html(SUMMARY)).text
+    for part in (cut, full):
+        assert all(word in page for word in (part.counted, part.setting, part.effect))
+    other = replace(MANIFEST, stages=(stage("clusters", caps_hit={"new_limit": 2}),))
+    assert [(r.stage, r.count, r.counted) for r in limits(Summary(manifest=other))] == [("clusters", 2, "new_limit")]
+    none = Summary(manifest=replace(MANIFEST, stages=(stage("clusters"),)))
+    assert "Limits reached\n  none" in render_text(none) and "None: nothing was cut off" in Page(render_html(none)).text
 
 
-def test_limits_name_the_setting_that_moves_them():
-    assert limits(SUMMARY) == [
-        "17 neighbour lists were still full at search.max_neighbours = 2,000: further neighbours of these texts are not among the pairs"
-    ]
-    other = replace(MANIFEST, stages=(stage("clusters", caps_hit={"copies_not_paired": 1, "new_limit": 2}),))
-    assert limits(Summary(manifest=other)) == [
-        "1 pair of texts with equal vectors left out at search.max_copies = 64: each text is still paired with the first of its kind",
-        "clusters: new_limit reached 2 times",
-    ]
+def test_every_limit_that_is_counted_has_its_row():
+    counted = {*EVENTS, *(name for engine in ENGINES.values() for name in engine.events)}
+    assert counted <= {limit.name for limit in LIMITS if limit.stage == "candidates"}
+    known = flatten(as_dict(CONFIG))
+    assert {limit.setting for limit in LIMITS} <= set(known)
 
 
 def test_blocking_is_told_with_its_cost_and_what_it_could_not_compare():
@@ -200,9 +210,9 @@ def test_blocking_is_told_with_its_cost_and_what_it_could_not_compare():
     )
     assert told["candidates"][0] == "5 pairs with cosine >= 0.85 or Jaccard >= 0.5 (recall not measured)"
     assert "1,700 pairs shared a blocking key and had their scores computed" in told["candidates"]
-    assert limits(summary) == [
-        "blocks: blocks_split reached 1 time",
-        "40 pairs of blocks over blocking.max_block left out: they are found where another key or the vectors bring them together",
+    assert [(r.stage, r.count, r.counted, r.setting) for r in limits(summary)] == [
+        ("blocks", 1, "blocks that were split", "blocking.max_block = 1,000"),
+        ("blocks", 40, "pairs of blocks left out", "blocking.max_block = 1,000"),
     ]
 
 
@@ -273,11 +283,24 @@ def test_what_the_search_missed_is_shown_with_intervals_and_losses_that_occurred
         ["1", "[0.9871,", "1]"],
         ["0.0200", "[0.0100,", "0.0300]"],
     ]
+    assert "measured on 500 texts, intervals of 95 %" in text
     page = Page(render_html(summary)).text
+    assert "The lighter part of a bar is the 95 % interval" in page
     assert "lost because a list of neighbours or copies was cut" in page
     assert "through the graph" not in page
     assert "exact (auto)" in page
     assert "recall" not in Page(render_html(SUMMARY)).ids
+
+
+def test_figures_of_all_texts_are_called_exact_and_a_target_is_judged_beside_them():
+    exact = RecallView(metric="pair_recall", floor=0.9, value=0.98, low=0.98, high=0.98, n=6905, pairs=70)
+    judged = "recall.target 0.999 at cosine >= 0.90: missed"
+    measured = stage("recall", notes={"recall": "pair recall >= 0.90: 0.98, all 6,905 texts", "target": judged})
+    summary = replace(SUMMARY, measured=(exact,), manifest=replace(MANIFEST, stages=(*STAGES, measured)))
+    for page in (render_text(summary, width=200), Page(render_html(summary)).text):
+        assert f"measured on all 6,905 texts, exact; {judged}" in page
+        assert "95 %" not in page
+    assert judged in steps(summary)[-1].details
 
 
 def test_markup_in_texts_and_ids_is_shown_and_never_obeyed():

@@ -126,7 +126,9 @@ _left = Column(LEFT_ID, "bigint", "smaller rep_id of the pair")
 _right = Column(RIGHT_ID, "bigint", "larger rep_id of the pair")
 
 _methods = Column(
-    "methods", "array<string>", "what found the pair, sorted: `hnsw`, `cells`, `semdedup` or `exact` by vectors, `lsh` by shared shingles"
+    "methods",
+    "array<string>",
+    "what found the pair, sorted: `hnsw`, `cells`, `semdedup`, `exact` or `pgvector` by vectors, `lsh` by shared shingles",
 )
 
 _scores = (
@@ -250,6 +252,13 @@ PROPOSED_PAIRS = Table(
     "_proposed_pairs",
     (LEFT_ID, RIGHT_ID),
     "Pairs that share a bucket, before their Jaccard is known; written only where `minhash.enabled` is true.",
+    (_left, _right),
+)
+
+NEIGHBOUR_PAIRS = Table(
+    "_neighbour_pairs",
+    (LEFT_ID, RIGHT_ID),
+    "Pairs of distinct vectors as Postgres gave them, perhaps twice, before their cosine is recomputed; written only by `pgvector`.",
     (_left, _right),
 )
 
@@ -400,6 +409,7 @@ TABLES = (
     INDEX_CELLS,
     SKETCHES,
     PROPOSED_PAIRS,
+    NEIGHBOUR_PAIRS,
     COMPONENTS,
     TRUTH,
 )

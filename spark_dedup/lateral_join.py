@@ -115,8 +115,8 @@ class LateralJoin:
         """Whether the vectors are there."""
         return self.comment(connection, "vectors") == self.made_for
 
-    def load(self, connection: Connection, dimension: int, blocks: Iterable[bytes]) -> int:
-        """Make the table of vectors from COPY rows, all or nothing; gives its rows.
+    def load(self, connection: Connection, dimension: int, blocks: Iterable[bytes]) -> None:
+        """Make the table of vectors from COPY rows, all or nothing.
 
         Raises:
             ConfigError: If the vectors have more dimensions than the index takes.
@@ -129,10 +129,10 @@ class LateralJoin:
                 for block in blocks:
                     copy.write(block)
                 copy.write(TRAILER)
-            return self._seal(connection)
+            self._seal(connection)
 
-    def load_from_table(self, connection: Connection, records: Iterable[tuple[int, str]]) -> int:
-        """Make the table of vectors from `pgvector.table`, all or nothing; gives its rows.
+    def load_from_table(self, connection: Connection, records: Iterable[tuple[int, str]]) -> None:
+        """Make the table of vectors from `pgvector.table`, all or nothing.
 
         Args:
             connection: To use.
@@ -169,10 +169,9 @@ class LateralJoin:
                     **parts,
                 )
             )
-            rows = self._seal(connection)
-            if not rows:
+            self._seal(connection)
+            if not self.vectors(connection):
                 raise ConfigError([f"no text of the run has a vector in pgvector.table {c.table}, whose ids are in {c.id_column}"])
-            return rows
 
     def _new_vectors(self, connection: Connection, dimension: int) -> None:
         from psycopg.sql import SQL, Identifier
@@ -184,16 +183,20 @@ class LateralJoin:
         kind = SQL(f"{self.login.config.type}({int(dimension)})")
         connection.execute(self.sql("CREATE TABLE {vectors} (id bigint, embedding {kind})", kind=kind))
 
-    def _seal(self, connection: Connection) -> int:
+    def _seal(self, connection: Connection) -> None:
         connection.execute(self.sql("ALTER TABLE {vectors} ADD PRIMARY KEY (id)"))
         connection.execute(self.sql("COMMENT ON TABLE {vectors} IS {made_for}", made_for=self.made_for))
         connection.execute(self.sql("ANALYZE {vectors}"))
+
+    def vectors(self, connection: Connection) -> int:
+        """Vectors that are loaded."""
         row = connection.execute(self.sql("SELECT count(*) FROM {vectors}")).fetchone()
         return int(row[0]) if row else 0
 
     def build_index(self, connection: Connection, config: SearchConfig) -> tuple[int, tuple[str, ...]]:
         """Build the HNSW index unless it is there; gives its bytes, and what the server had to say about it."""
-        c, said = self.login.config, []
+        c = self.login.config
+        said: list[str] = []
 
         def note(notice: Any) -> None:
             said.append(notice.message_primary)
@@ -215,7 +218,8 @@ class LateralJoin:
                             width=config.ef_construction,
                         )
                     )
-                row = connection.execute("SELECT pg_relation_size(to_regclass(%s))", [self.work.name("hnsw").as_string(connection)]).fetchone()
+                index = self.work.name("hnsw").as_string(connection)
+                row = connection.execute("SELECT pg_relation_size(to_regclass(%s))", [index]).fetchone()
         finally:
             connection.remove_notice_handler(note)
         return int(row[0] or 0) if row else 0, tuple(dict.fromkeys(said))
@@ -232,11 +236,10 @@ class LateralJoin:
         row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self.work.name("hnsw").as_string(connection)]).fetchone()
         return bool(row and row[0])
 
-    def ask(self, connection: Connection, config: SearchConfig, told: Callable[[int, int], None] = lambda done, all: None) -> Asked:
+    def ask(self, config: SearchConfig, told: Callable[[int, int], None] = lambda done, of: None) -> Asked:
         """Ask for the neighbours of every vector, batch by batch; the pairs stay in Postgres until `pairs` reads them.
 
         Args:
-            connection: To prepare with; the batches are asked over connections of their own.
             config: Uses `neighbours`, `floor`, `ef_search` and `max_neighbours`.
             told: Called with the finished and all batches after each.
 
@@ -245,7 +248,8 @@ class LateralJoin:
                 `search.max_neighbours`. Finished batches are kept.
         """
         self._check_lists(config)
-        firsts, done = self._open_batches(connection, config)
+        with connect(self.login) as connection:
+            firsts, done = self._open_batches(connection, config)
         bounds = list(zip(firsts, [*firsts[1:], None], strict=True))
         todo = iter([bound for bound in bounds if bound[0] not in done])
         lock, stop, counts = threading.Lock(), threading.Event(), {"done": len(done), "reconnected": 0}
@@ -275,18 +279,18 @@ class LateralJoin:
                     with lock:
                         counts["done"] += 1
                         told(counts["done"], len(bounds))
-            except BaseException:
-                stop.set()
-                raise
             finally:
                 if own is not None:
                     own.close()
 
         workers = max(1, min(self.login.config.connections, len(bounds) - len(done)))
         with ThreadPoolExecutor(workers, thread_name_prefix="pgvector") as pool:
-            for future in [pool.submit(work) for _ in range(workers)]:
-                future.result()
-        with postgres_errors(self.login, "counting", connection):
+            try:
+                for future in [pool.submit(work) for _ in range(workers)]:
+                    future.result()
+            finally:
+                stop.set()
+        with connect(self.login) as connection, postgres_errors(self.login, "counting", connection):
             sums = "SELECT coalesce(sum(asked_again), 0)::bigint, coalesce(sum(saturated), 0)::bigint FROM {batches}"
             again, saturated = connection.execute(self.sql(sums)).fetchone() or (0, 0)
         return Asked(len(bounds), len(done), counts["reconnected"], again, saturated)
@@ -428,6 +432,5 @@ def check_dimension(dimension: int, kind: str) -> None:
         hint = "--set pgvector.type=halfvec"
     else:
         hint = "set search.engine to cells, which has no such limit, or take an encoder with fewer dimensions"
-    raise ConfigError([f"an HNSW index of pgvector takes at most so many dimensions: {limits}; pgvector.type is {kind}, got {dimension:,}"], hint=hint)
-
-
+    problem = f"an HNSW index of pgvector takes at most so many dimensions: {limits}; pgvector.type is {kind}, got {dimension:,}"
+    raise ConfigError([problem], hint=hint)

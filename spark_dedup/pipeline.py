@@ -24,6 +24,7 @@ from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
 from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
+from spark_dedup.pgvector import index_in_postgres, neighbours_in_postgres
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
@@ -31,6 +32,7 @@ from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids, split_order
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
+from spark_dedup.stages.candidates_pgvector import Neighbours
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
@@ -200,6 +202,8 @@ def make_index(job: Job) -> Outcome:
     search = chosen(job.config.search, heads)
     notes = dict(zip(("engine", "engine_reason"), choose_engine(job.config.search.engine, heads), strict=True))
     indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
+    if ENGINES[search.engine].in_postgres:
+        return index_in_postgres(job, search, heads, notes)
     if indexed is None:
         return Outcome(heads, 0, 0, {}, {}, notes)
     train, build = indexed
@@ -280,7 +284,7 @@ def self_join(
     store, heads = job.store, distinct_vectors(job)
     name, reason = choose_engine(config.engine, heads)
     engine, vectors, notes = ENGINES[name], store.read(schema.VECTORS), {"engine": name, "engine_reason": reason}
-    bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
+    bringing: AbstractContextManager[DataFrame | ShardFiles | Neighbours | None] = nullcontext()
     if engine.indexed:
         manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
         index = built[1] if built else store.read(schema.INDEX)
@@ -288,6 +292,8 @@ def self_join(
         placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
         notes |= {"placement": placement, "placement_reason": why}
         bringing = index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index)
+    if engine.in_postgres:
+        bringing = neighbours_in_postgres(job, chosen(config, heads), heads)
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:

@@ -18,6 +18,7 @@ from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError,
 
 if TYPE_CHECKING:
     import psycopg
+    from pyspark.sql import SparkSession
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -69,6 +70,45 @@ class Server:
 
     def __str__(self) -> str:
         return f"Postgres {self.postgres}, pgvector {'.'.join(map(str, self.pgvector))}"
+
+
+def log_in(config: PgvectorConfig, spark: SparkSession | None = None) -> Login:
+    """The log-in of these settings, with the password of the secret scope where one is named.
+
+    Args:
+        config: The settings.
+        spark: Session of a Databricks cluster, for `pgvector.secret`.
+
+    Raises:
+        EnvironmentProblem: If the secret can not be read.
+    """
+    return Login(config, secret(spark, config.secret) if config.secret else None)
+
+
+def secret(spark: SparkSession | None, name: str) -> str:
+    """A secret of Databricks.
+
+    Args:
+        spark: Session of a Databricks cluster.
+        name: `scope/key`.
+
+    Raises:
+        EnvironmentProblem: If this is no Databricks cluster, or the secret is not there.
+    """
+    scope, _, key = name.partition("/")
+    try:
+        from pyspark.dbutils import DBUtils  # only Databricks' own PySpark has it
+    except ImportError:
+        raise EnvironmentProblem(
+            "pgvector.secret names a Databricks secret, and this is no Databricks cluster",
+            hint="leave it out and put the password into PGPASSWORD, a file named by PGPASSFILE, or a service",
+        ) from None
+    try:
+        return str(DBUtils(spark).secrets.get(scope=scope, key=key))
+    except Exception as e:  # of the Java side, of whichever class
+        raise EnvironmentProblem(
+            f"the Databricks secret {name} can not be read: {first_line(e)}", hint="databricks secrets list-secrets SCOPE"
+        ) from None
 
 
 def driver() -> Any:
@@ -184,9 +224,8 @@ def in_our_words(login: Login, doing: str, error: Any, *, lost: bool) -> SparkDe
     e = driver().errors
     text = login.scrubbed(error.diag.message_primary or first_line(error))
     if lost:
-        return EnvironmentProblem(
-            f"the connection to Postgres was lost while {doing}: {text}", hint="run again: what was finished is kept, nothing is half-written"
-        )
+        hint = "run again: what was finished is kept, nothing is half-written"
+        return EnvironmentProblem(f"the connection to Postgres was lost while {doing}: {text}", hint=hint)
     if isinstance(error, (e.UndefinedTable, e.UndefinedColumn, e.InvalidName, e.WrongObjectType, e.CannotCoerce, e.DataException)):
         return ConfigError([f"Postgres can not go on with {doing}: {text}"], hint="see pgvector.table, id_column and vector_column")
     if isinstance(error, e.UniqueViolation):
@@ -198,4 +237,4 @@ def in_our_words(login: Login, doing: str, error: Any, *, lost: bool) -> SparkDe
         )
     if isinstance(error, (e.DiskFull, e.OutOfMemory, e.ConfigurationLimitExceeded, e.ProgramLimitExceeded)):
         return EnvironmentProblem(f"Postgres has no room for {doing}: {text}", hint="see pgvector.build_memory and build_workers")
-    return EnvironmentProblem(f"Postgres failed at {doing}: {text}", hint="the server's log says more; run again, what was finished is kept")
+    return EnvironmentProblem(f"Postgres failed at {doing}: {text}", hint="the server's log says more; what was finished is kept")

@@ -31,8 +31,8 @@ def vector_rows(ids: NDArray[np.int64], vectors: NDArray[np.float32], kind: str)
     """
     n, d = vectors.shape
     value = np.dtype(FLOATS[kind])
-    layout = [("fields", ">i2"), ("id_bytes", ">i4"), ("id", ">i8"), ("bytes", ">i4"), ("dim", ">i2"), ("unused", ">i2"), ("v", value, (d,))]
-    rows = np.zeros(n, dtype=np.dtype(layout))
+    head = [("fields", ">i2"), ("id_bytes", ">i4"), ("id", ">i8"), ("bytes", ">i4"), ("dim", ">i2"), ("unused", ">i2")]
+    rows = np.zeros(n, dtype=np.dtype([*head, ("v", value, (d,))]))
     rows["fields"], rows["id_bytes"], rows["id"] = 2, 8, ids
     rows["bytes"], rows["dim"], rows["v"] = 4 + value.itemsize * d, d, vectors
     return rows.tobytes()

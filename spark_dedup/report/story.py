@@ -219,8 +219,12 @@ def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     of = f" of {quantity(s.rows_out, 'vector')}" if s.rows_out is not None else ""
     size = f", {s.bytes / 1e6:,.1f} MB" if s.bytes else ""
     kind = _INDEXES.get(s.notes.get("engine", "hnsw"))
+    told = f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed"
+    if "postgres" in s.notes:
+        told = f"HNSW graph in {s.notes['postgres']}{of}, {s.counts.get('postgres_bytes', 0) / 1e6:,.1f} MB"
     return [
-        f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed",
+        told,
+        f"the server said: {s.notes['postgres_said']}" if "postgres_said" in s.notes else "",
         _decision(s, "engine", "search engine"),
     ]
 
@@ -331,6 +335,9 @@ def limits(summary: Summary) -> list[str]:
             elif name == "copies_not_paired":
                 told = f"{quantity(hits, 'pair')} of texts with equal vectors left out{_at(m, 'max_copies')}"
                 out.append(f"{told}: each text is still paired with the first of its kind")
+            elif name == "not_in_table":
+                table = setting(m.settings, "pgvector", "table")
+                out.append(f"{quantity(hits, 'vector')} not found in pgvector.table {table}: pairs of these texts are not found by vectors")
             elif name == "bucket_pairs_left_out":
                 told = f"{quantity(hits, 'pair')} of MinHash buckets over minhash.max_bucket left out"
                 out.append(f"{told}: they are found where another band brings them together")

@@ -436,6 +436,8 @@ def pgvector_contradictions(search: SearchConfig, pgvector: PgvectorConfig) -> I
         yield f"pgvector.dsn must stand alone, got pgvector.{apart[0]} beside it"
     if pgvector.secret and not re.fullmatch(r"[^/\s]+/[^/\s]+", pgvector.secret):
         yield "pgvector.secret must be scope/key, got a value that is not shown"
+    if pgvector.table and not re.fullmatch(r"[^.]+(\.[^.]+)?", pgvector.table):
+        yield f"pgvector.table must be name or schema.name, got {pgvector.table!r}"
     if pgvector.build_memory and not re.fullmatch(r"\d+ ?(kB|MB|GB|TB)", pgvector.build_memory):
         yield f"pgvector.build_memory must be a number with kB, MB, GB or TB, got {pgvector.build_memory!r}"
     if search.engine != "pgvector":

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NAMES = ("exact_key", "overhead", "embed", "hnsw", "selfjoin", "components")
+NAMES = ("exact_key", "overhead", "embed", "hnsw", "selfjoin", "pgvector", "components")
 OUT = Path(__file__).parent / "out"
 
 

@@ -32,6 +32,11 @@ ITERATIVE_SCAN = (0, 8, 0)
 """First version of pgvector that goes on searching where `hnsw.ef_search` was not enough."""
 
 
+UNFIT = ("42P01", "42703", "42809", "42846")
+"""No such table, no such column, no table, no conversion; with those that start with 22, data that do not fit. Source: PostgreSQL manual,
+Error Codes, as for the codes below."""
+
+
 @dataclass(frozen=True)
 class Login:
     """How to reach the server.
@@ -221,20 +226,21 @@ def postgres_errors(login: Login, doing: str, connection: Connection | None = No
 
 def in_our_words(login: Login, doing: str, error: Any, *, lost: bool) -> SparkDedupError:
     """One error of Postgres as one of ours."""
-    e = driver().errors
+    code = error.sqlstate or ""
     text = login.scrubbed(error.diag.message_primary or first_line(error))
     if lost:
         hint = "run again: what was finished is kept, nothing is half-written"
         return EnvironmentProblem(f"the connection to Postgres was lost while {doing}: {text}", hint=hint)
-    if isinstance(error, (e.UndefinedTable, e.UndefinedColumn, e.InvalidName, e.WrongObjectType, e.CannotCoerce, e.DataException)):
+    if code in UNFIT or code.startswith("22"):
         return ConfigError([f"Postgres can not go on with {doing}: {text}"], hint="see pgvector.table, id_column and vector_column")
-    if isinstance(error, e.UniqueViolation):
+    if code == "23505":
         return ConfigError([f"an id stands more than once in pgvector.table: {text}"], hint="name a table with one row for each id")
-    if isinstance(error, e.InsufficientPrivilege):
+    if code == "42501":
         return EnvironmentProblem(
             f"Postgres does not let the role do this ({doing}): {text}",
             hint="GRANT CREATE on the database or on pgvector.schema, and SELECT on pgvector.table, or log in as another role",
         )
-    if isinstance(error, (e.DiskFull, e.OutOfMemory, e.ConfigurationLimitExceeded, e.ProgramLimitExceeded)):
-        return EnvironmentProblem(f"Postgres has no room for {doing}: {text}", hint="see pgvector.build_memory and build_workers")
+    if code.startswith(("53", "54")):
+        hint = "see pgvector.connections, build_memory and build_workers, and the room on the server's disk"
+        return EnvironmentProblem(f"Postgres has no room for {doing}: {text}", hint=hint)
     return EnvironmentProblem(f"Postgres failed at {doing}: {text}", hint="the server's log says more; what was finished is kept")

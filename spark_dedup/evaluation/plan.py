@@ -551,6 +551,8 @@ def warnings(engine: str, sample: Sample, search: Search, searched: int) -> tupl
             f"at least {sample.crowd:,.0f} texts share one vector: beyond search.max_copies = {search.max_copies} each of them is paired "
             f"with the first one only; raise search.max_copies"
         )
+    if engine == "pgvector":
+        out.append("what index and search take in Postgres is not planned: its machine was not measured")
     if engine == "semdedup" and fine_cell_count(searched, search.cells) > 1:
         out.append("search.engine semdedup compares no pair across the border of two cells; set search.engine: cells")
     return tuple(out)

@@ -54,7 +54,7 @@ def test_defaults_are_the_documented_ones():
             r"search\.placement must be one of auto, broadcast, partitioned, got 'brodcast'; did you mean 'broadcast'\?",
         ),
         ("search.max_copies=0", r"search\.max_copies must be a whole number"),
-        ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, got 'faiss'"),
+        ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, pgvector, got 'faiss'"),
         ("search.treshold=0.9", r"search\.treshold is not a setting; there are .*floor"),
         ("search.flor=0.9", r"search\.flor is not a setting; did you mean 'floor'\?"),
         ("serach.floor=0.9", r"serach is not a setting; did you mean 'search'\?"),

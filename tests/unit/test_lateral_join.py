@@ -149,9 +149,9 @@ def test_the_index_has_the_settings_of_the_search(join_of, postgres):
         assert size > 0
         # The server says itself that a graph does not fit into its memory.
         small = LateralJoin(Login(PgvectorConfig(**postgres.settings(build_memory="1MB", build_workers=0))), join.server, join.work, "more")
-        many = np.random.default_rng(0).normal(size=(2500, DIMENSION)).astype(np.float32)
-        small.load(connection, DIMENSION, [vector_rows(np.arange(2500), many, "vector")])
-        _, said = small.build_index(connection, SEARCH)
+        many = np.random.default_rng(0).normal(size=(1500, DIMENSION)).astype(np.float32)
+        small.load(connection, DIMENSION, [vector_rows(np.arange(1500), many, "vector")])
+        _, said = small.build_index(connection, SearchConfig(engine="pgvector", ef_construction=64))
     assert any("maintenance_work_mem" in line for line in said)
 
 

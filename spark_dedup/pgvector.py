@@ -45,7 +45,7 @@ def neighbours_in_postgres(job: Job, config: SearchConfig, heads: int) -> Iterat
     join = lateral_join(job)
     with connect(join.login) as connection:
         prepare(job, join, connection, config)
-    asked = join.ask(config)
+    asked = join.ask(config, lambda done, of: job.progress.say(f"{done:,} of {of:,} batches in Postgres"))
     with connect(join.login) as connection:
         store_pairs(job, join, connection)
     yield Neighbours(job.store.read(schema.NEIGHBOUR_PAIRS), asked.asked_again, asked.saturated)

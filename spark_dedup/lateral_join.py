@@ -279,6 +279,9 @@ class LateralJoin:
                     with lock:
                         counts["done"] += 1
                         told(counts["done"], len(bounds))
+            except BaseException:
+                stop.set()
+                raise
             finally:
                 if own is not None:
                     own.close()

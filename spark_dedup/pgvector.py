@@ -48,7 +48,8 @@ def neighbours_in_postgres(job: Job, config: SearchConfig, heads: int) -> Iterat
     asked = join.ask(config, lambda done, of: job.progress.say(f"{done:,} of {of:,} batches in Postgres"))
     with connect(join.login) as connection:
         store_pairs(job, join, connection)
-    yield Neighbours(job.store.read(schema.NEIGHBOUR_PAIRS), asked.asked_again, asked.saturated)
+    told = f"{asked.batches:,} batches, {asked.reused:,} of them by an earlier try; {asked.reconnected:,} connections made again"
+    yield Neighbours(job.store.read(schema.NEIGHBOUR_PAIRS), asked.asked_again, asked.saturated, told)
     with connect(join.login) as connection:
         if join.login.config.keep_index:
             join.forget_pairs(connection)
@@ -61,7 +62,9 @@ def lateral_join(job: Job) -> LateralJoin:
     login = log_in(job.config.pgvector, job.spark)
     with connect(login) as connection:
         can = server(connection, login)
-    return LateralJoin(login, can, Work.of(login.config.schema, job.store.where), f"spark_dedup {job.fingerprint} {job.run_id}")
+    return LateralJoin(
+        login, can, Work.of(login.config.schema, job.store.location(schema.VECTORS)), f"spark_dedup {job.fingerprint} {job.run_id}"
+    )
 
 
 def prepare(job: Job, join: LateralJoin, connection: Connection, config: SearchConfig) -> tuple[int, int, tuple[str, ...]]:

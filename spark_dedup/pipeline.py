@@ -297,6 +297,8 @@ def self_join(
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:
+        if isinstance(reachable, Neighbours):
+            notes["postgres"] = reachable.told
         yield engine.join(SelfJoin(vectors, reachable, cells, chosen(config, heads), heads, partitions, noted)), notes
 
 

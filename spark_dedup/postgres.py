@@ -145,6 +145,7 @@ def connect(login: Login) -> Connection:
             c.dsn or "",
             **given,
             connect_timeout=c.connect_timeout,
+            keepalives_idle=60,  # while an index is built for hours nothing else is sent
             autocommit=True,
             prepare_threshold=None,
             fallback_application_name="spark_dedup",
@@ -157,6 +158,7 @@ def connect(login: Login) -> Connection:
         raise log_in_problem(login, e) from None
     try:
         with postgres_errors(login, "looking for the extension vector", connection):
+            connection.execute("SET statement_timeout = 0")
             connection.execute(
                 "SELECT set_config('search_path', concat_ws(', ', current_setting('search_path'), quote_ident(nspname)), false) "
                 "FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'"

@@ -248,6 +248,7 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         _if(c("asked_again"), f"{quantity(c('asked_again', 0), 'full list')} asked again for more neighbours"),
         _if(c("lsh_proposed"), f"{quantity(c('lsh_proposed', 0), 'pair')} shared a MinHash bucket and had their Jaccard verified"),
         f"recall of the buckets: {s.notes['lsh_recall']}" if "lsh_recall" in s.notes else "",
+        f"Postgres: {s.notes['postgres']}" if s.notes.get("postgres") else "",
         _decision(s, "placement", "index placement"),
     ]
 

@@ -40,11 +40,13 @@ class Neighbours:
         pairs: NEIGHBOUR_PAIRS.
         asked_again: Lists that were full above the floor at first.
         saturated: Lists that `search.max_neighbours` cut.
+        told: How the search went, in words.
     """
 
     pairs: DataFrame
     asked_again: int
     saturated: int
+    told: str = ""
 
 
 def copy_blocks(vectors: DataFrame, kind: str) -> DataFrame:

@@ -335,9 +335,7 @@ class LateralJoin:
             claim = "INSERT INTO {batches} VALUES ({first}, 0, 0) ON CONFLICT DO NOTHING"
             if not connection.execute(self.sql(claim, first=first)).rowcount:
                 return  # finished before the connection was lost, or by another run
-            # The index, whatever the planner thinks of a table of this size: a plan that sorts compares all pairs.
-            for name in ("enable_seqscan", "enable_sort", "jit"):
-                connection.execute(SQL("SET LOCAL " + name + " = off"))
+            plan_by_index(connection)
             upper = self.sql(" AND q.id < {end}", end=end) if end is not None else SQL("")
             limit, again, saturated = config.neighbours, 0, 0
             asking: Composable = self.sql("q.id >= {first}{upper}", first=first, upper=upper)
@@ -420,6 +418,14 @@ class LateralJoin:
         with postgres_errors(self.login, "dropping the tables", connection), connection.transaction():
             for which in ("pairs", "batches", "vectors"):
                 connection.execute(self.sql("DROP TABLE IF EXISTS {" + which + "}"))
+
+
+def plan_by_index(connection: Connection) -> None:
+    """For this transaction, have the index asked whatever the planner thinks: a plan that sorts compares all pairs."""
+    from psycopg.sql import SQL
+
+    for name in ("enable_seqscan", "enable_sort", "jit"):
+        connection.execute(SQL("SET LOCAL " + name + " = off"))
 
 
 def check_dimension(dimension: int, kind: str) -> None:

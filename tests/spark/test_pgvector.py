@@ -56,7 +56,7 @@ def test_pairs_of_vectors_become_the_pairs_that_all_products_give(spark, table):
     assert len(got) > 500
     assert noted.get == want_noted.get | {"asked_again": 7, "saturated": 2}
     assert noted.get["copies_not_paired"] > 10  # 15 pairs of six copies, of which 5 are kept, and pairs with other texts
-    spread = pgvector_candidates(Neighbours(given.repartition(7), 7, 2), vectors.repartition(5), config, tiles=64, noted=again)
+    spread = pgvector_candidates(Neighbours(given.repartition(7), 7, 2), vectors.repartition(5), config, tiles=16, noted=again)
     assert sorted(map(tuple, spread.collect())) == got
     assert again.get == noted.get
 

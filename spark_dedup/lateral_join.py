@@ -113,7 +113,8 @@ class LateralJoin:
 
     def is_loaded(self, connection: Connection) -> bool:
         """Whether the vectors are there."""
-        return self.comment(connection, "vectors") == self.made_for
+        with postgres_errors(self.login, "looking for vectors", connection):
+            return self.comment(connection, "vectors") == self.made_for
 
     def load(self, connection: Connection, dimension: int, blocks: Iterable[bytes]) -> None:
         """Make the table of vectors from COPY rows, all or nothing.
@@ -190,7 +191,8 @@ class LateralJoin:
 
     def vectors(self, connection: Connection) -> int:
         """Vectors that are loaded."""
-        row = connection.execute(self.sql("SELECT count(*) FROM {vectors}")).fetchone()
+        with postgres_errors(self.login, "counting vectors", connection):
+            row = connection.execute(self.sql("SELECT count(*) FROM {vectors}")).fetchone()
         return int(row[0]) if row else 0
 
     def build_index(self, connection: Connection, config: SearchConfig) -> tuple[int, tuple[str, ...]]:

@@ -402,6 +402,16 @@ def test_a_role_without_rights_is_told_what_to_grant(postgres, join_of):
     assert "GRANT CREATE" in str(e.value.hint)
 
 
+def test_a_schema_of_another_role_is_refused(join_of, postgres):
+    join_of()
+    login = Login(PgvectorConfig(**postgres.settings("guest")))
+    with connect(login) as connection:
+        join = LateralJoin(login, server(connection, login), Work.of("spark_dedup", "test"), "mine")
+        with pytest.raises(EnvironmentProblem, match="permission denied for schema spark_dedup") as e:
+            join.is_loaded(connection)
+    assert "log in as another role" in str(e.value.hint)
+
+
 def test_a_role_with_rights_on_the_schema_alone_can_work_there(postgres):
     with postgres.admin() as admin:
         admin.execute("CREATE SCHEMA for_guest AUTHORIZATION guest")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import struct
+import subprocess
 import sys
 import types
 
@@ -188,6 +190,31 @@ def test_after_a_lost_connection_only_unfinished_batches_are_asked(join_of, post
         asked = one.ask(SEARCH)
         assert (asked.reused, asked.reconnected) == (3, 0)
     assert rows(one) == want
+
+
+KILLED = """
+import os, signal, sys
+from spark_dedup.config import PgvectorConfig, SearchConfig
+from spark_dedup.lateral_join import LateralJoin, Work
+from spark_dedup.postgres import Login, connect, server
+
+login = Login(PgvectorConfig(host=sys.argv[1], user="owner", database="vectors", batch_rows=64, connections=1))
+with connect(login) as connection:
+    join = LateralJoin(login, server(connection, login), Work("spark_dedup", sys.argv[2]), "these vectors")
+join.ask(SearchConfig(engine="pgvector", ef_search=1000), lambda done, of: done == 3 and os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_after_a_killed_process_only_unfinished_batches_are_asked(join_of, postgres):
+    join = join_of()
+    join.ask(SEARCH)
+    want = rows(join)
+    with connect(join.login) as connection:
+        join.forget_pairs(connection)
+    done = subprocess.run([sys.executable, "-c", KILLED, postgres.host, join.work.tag], capture_output=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert join.ask(SEARCH).reused == 3
+    assert rows(join) == want
 
 
 def test_a_batch_that_another_run_finished_is_not_asked_again(join_of):

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NAMES = ("exact_key", "overhead", "embed", "hnsw", "selfjoin", "growth", "recall_cost", "plan_truth", "components")
+NAMES = ("exact_key", "overhead", "embed", "hnsw", "selfjoin", "growth", "recall_cost", "plan_truth", "pgvector", "components")
 OUT = Path(__file__).parent / "out"
 
 

@@ -12,6 +12,7 @@ import re
 import types
 import typing
 import unicodedata
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ def setting(
     above: float | None = None,
     choices: tuple[str, ...] | None = None,
     result: bool = True,
+    private: bool = False,
 ) -> Any:
     """Declare one setting.
 
@@ -46,8 +48,9 @@ def setting(
         above: Numbers must be larger than this.
         choices: Allowed words, beside numbers where the type allows both.
         result: Whether it can change the tables. Only such settings enter the fingerprint.
+        private: Whether a wrong value may be a secret, so that no message shows it.
     """
-    metadata = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices, "result": result}
+    metadata = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices, "result": result, "private": private}
     if default is REQUIRED:
         return field(metadata=metadata)
     if isinstance(default, tuple):
@@ -124,9 +127,9 @@ class SearchConfig(Section):
     engine: str = setting(
         "auto",
         "`hnsw`: FAISS HNSW shards, at most `max_neighbours` for each vector; `cells`: exact products inside k-means cells; `semdedup`: "
-        "the same where every vector visits its own cell only; `exact`: products of all pairs; "
+        "the same where every vector visits its own cell only; `exact`: products of all pairs; `pgvector`: an HNSW index in Postgres; "
         "`auto`: `exact` or `cells`, by the number of vectors alone.",
-        choices=("auto", "hnsw", "cells", "semdedup", "exact"),
+        choices=("auto", "hnsw", "cells", "semdedup", "exact", "pgvector"),
     )
     neighbours: int = setting(50, "Neighbours that every vector asks for, itself excluded (m).", low=1, high=10_000)
     floor: float = setting(0.85, "Loose cosine floor; pairs below it are not stored. In (0, 1].", above=0.0, high=1.0)
@@ -170,6 +173,51 @@ class SearchConfig(Section):
         low=1,
         high=100_000,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PgvectorConfig(Section):
+    """The Postgres server that `search.engine: pgvector` works in. Passwords are no settings: see docs/pgvector.md."""
+
+    dsn: str | None = setting(
+        None,
+        "Connection string or `service=NAME`, without password, in place of the four settings below.",
+        result=False,
+        private=True,
+    )
+    host: str | None = setting(None, "Host or socket folder; null leaves this and the next three to PGHOST and the like.", result=False)
+    port: int | None = setting(None, "Port.", low=1, high=65_535, result=False)
+    database: str | None = setting(None, "Database.", result=False)
+    user: str | None = setting(None, "Role to log in as.", result=False)
+    secret: str | None = setting(
+        None,
+        "Databricks secret with the password, as `scope/key`; null leaves it to PGPASSWORD, PGPASSFILE or a service.",
+        result=False,
+        private=True,
+    )
+    connect_timeout: int = setting(10, "Seconds to wait for the server.", low=1, high=3600, result=False)
+    schema: str = setting("spark_dedup", "Schema for the run's own tables; made where it is not there.", result=False)
+    table: str | None = setting(
+        None, "Table of the server that has the vectors, `name` or `schema.name`; null loads those that the run has stored."
+    )
+    id_column: str = setting("id", "Its column with the ids of the source.")
+    vector_column: str = setting("embedding", "Its column with the vectors: `vector`, `halfvec` or an array of real.")
+    type: str = setting(
+        "vector",
+        "`vector`: float32, at most 2,000 dimensions; `halfvec`: float16, at most 4,000, half the index. Kept cosines are float64 of the "
+        "stored vectors all the same.",
+        choices=("vector", "halfvec"),
+    )
+    batch_rows: int = setting(8192, "Vectors that ask in one transaction: what a lost connection can cost.", low=1, result=False)
+    connections: int = setting(4, "Batches that are asked at once, each over a connection of its own.", low=1, high=256, result=False)
+    reconnects: int = setting(3, "Times that a batch is tried again after its connection was lost.", low=0, high=100, result=False)
+    build_memory: str | None = setting(
+        None, "`maintenance_work_mem` while the index is built, such as `8GB`; null leaves it to the server.", result=False
+    )
+    build_workers: int | None = setting(
+        None, "`max_parallel_maintenance_workers` while the index is built; null leaves it to the server.", low=0, high=1024, result=False
+    )
+    keep_index: bool = setting(True, "Leave vectors and index in Postgres after the run, for `recall --sweep`.", result=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +366,7 @@ class DedupConfig(Section):
     exact: ExactConfig = field(default_factory=ExactConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    pgvector: PgvectorConfig = field(default_factory=PgvectorConfig)
     minhash: MinHashConfig = field(default_factory=MinHashConfig)
     blocking: BlockingConfig = field(default_factory=BlockingConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
@@ -337,6 +386,7 @@ SECTIONS: dict[str, type[Section]] = {
     "exact": ExactConfig,
     "embed": EmbedConfig,
     "search": SearchConfig,
+    "pgvector": PgvectorConfig,
     "minhash": MinHashConfig,
     "blocking": BlockingConfig,
     "merge": MergeConfig,
@@ -361,7 +411,7 @@ def field_problems(section: Any, prefix: str) -> Iterable[str]:
 def value_problem(value: Any, hint: Any, rule: Mapping[str, Any]) -> str | None:
     """What is wrong with one value, as `must be ..., got ...`; None where nothing is."""
     kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
-    got = f"got {value!r}"
+    got = "got a value that is not shown" if rule.get("private") else f"got {value!r}"
     if value is None:
         return None if types.NoneType in kinds else f"must be set, {got}"
     if typing.get_origin(hint) is tuple:
@@ -435,6 +485,7 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
     yield from key_problems(config.blocking)
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
+    yield from pgvector_contradictions(search, config.pgvector)
     if recall.target is not None and search.engine in UNTUNED:
         yield (
             f"recall.target needs search.engine auto, cells (tuned for it) or exact (compares all pairs), got {search.engine!r}, which "
@@ -444,7 +495,7 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
         yield f"recall.sample must be a whole number >= 1 for recall.target {recall.target:g} to be checked, got null"
 
 
-UNTUNED = ("hnsw", "semdedup")
+UNTUNED = ("hnsw", "semdedup", "pgvector")
 """Engines that no target of recall is tuned for."""
 
 
@@ -462,6 +513,41 @@ def key_problems(blocking: BlockingConfig) -> Iterable[str]:
         yield f"blocking.keys must name each key once, got {', '.join(map(repr, blocking.keys))}"
     if len(blocking.keys) > MOST_KEYS:
         yield f"blocking.keys must hold at most {MOST_KEYS} keys, got {len(blocking.keys)}"
+
+
+def pgvector_contradictions(search: SearchConfig, pgvector: PgvectorConfig) -> Iterable[str]:
+    """What pgvector does not allow, and passwords that stand where they would be stored."""
+    for name in ("dsn", "host"):
+        if has_password(getattr(pgvector, name) or ""):
+            yield (
+                f"pgvector.{name} must not hold a password, got one that is not shown: settings are stored; "
+                "use PGPASSWORD, PGPASSFILE, a service or pgvector.secret"
+            )
+    apart = [name for name in ("host", "port", "database", "user") if getattr(pgvector, name) is not None]
+    if pgvector.dsn and apart:
+        yield f"pgvector.dsn must stand alone, got pgvector.{apart[0]} beside it"
+    if pgvector.secret and not re.fullmatch(r"[^/\s]+/[^/\s]+", pgvector.secret):
+        yield "pgvector.secret must be scope/key, got a value that is not shown"
+    if pgvector.table and not re.fullmatch(r"[^.]+(\.[^.]+)?", pgvector.table):
+        yield f"pgvector.table must be name or schema.name, got {pgvector.table!r}"
+    if pgvector.build_memory and not re.fullmatch(r"\d+ ?(kB|MB|GB|TB)", pgvector.build_memory):
+        yield f"pgvector.build_memory must be a number with kB, MB, GB or TB, got {pgvector.build_memory!r}"
+    if search.engine != "pgvector":
+        return
+    for name, most in (("links", 100), ("ef_construction", 1000), ("ef_search", 1000)):
+        if getattr(search, name) > most:
+            yield f"search.{name} must be at most {most} for search.engine pgvector, got {getattr(search, name)}"
+    if search.ef_construction < 2 * search.links:
+        yield (
+            f"search.ef_construction must be at least 2 * search.links ({2 * search.links}) for search.engine pgvector, "
+            f"got {search.ef_construction}"
+        )
+
+
+def has_password(dsn: str) -> bool:
+    """Whether a Postgres connection string, a URI or `key=value` words, holds a password."""
+    plain = urllib.parse.unquote(dsn)
+    return bool(re.search(r"password\s*=", plain, re.IGNORECASE) or re.search(r"://[^@]*:[^@]+@", plain))
 
 
 def looks_like_path(name: str) -> bool:

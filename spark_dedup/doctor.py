@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_dedup.config import DedupConfig, looks_like_path
+from spark_dedup.config import DedupConfig, PgvectorConfig, looks_like_path
 from spark_dedup.errors import EnvironmentProblem, SparkDedupError, first_line
 from spark_dedup.jars import LINES, spark_line
+from spark_dedup.postgres import connect, log_in, server
 from spark_dedup.session import (
     LAUNCHERS,
     Capabilities,
@@ -111,6 +112,9 @@ def checks(config: DedupConfig | None = None, spark: SparkSession | None = None)
         ]
     found.append(attempt("faiss", faiss_check))
     found.append(attempt("encoder", lambda: encoder_check(config)))
+    if config is not None and config.search.engine == "pgvector":
+        wanted = config.pgvector
+        found.append(attempt("Postgres", lambda: postgres_check(wanted, spark)))
     if spark is not None and caps is not None:
         found += [
             attempt("checkpoints", lambda: checkpoint_check(session, able, config)),
@@ -230,6 +234,13 @@ def faiss_check() -> Check:
         text = f"{faiss.__version__}: only {alone} of 64 vectors found themselves"
         return Check("faiss", False, text, "pip install --force-reinstall faiss-cpu")
     return Check("faiss", True, f"{faiss.__version__}, a small HNSW index answers")
+
+
+def postgres_check(config: PgvectorConfig, spark: SparkSession | None) -> Check:
+    """The server answers, lets the role in and has pgvector."""
+    login = log_in(config, spark)
+    with connect(login) as connection:
+        return Check("Postgres", True, str(server(connection, login)))
 
 
 def encoder_check(config: DedupConfig | None) -> Check:

@@ -16,6 +16,7 @@ from spark_dedup.shards import reach
 from spark_dedup.stages.candidates_cells import cells_self_join
 from spark_dedup.stages.candidates_exact import exact_candidates
 from spark_dedup.stages.candidates_hnsw import hnsw_candidates
+from spark_dedup.stages.candidates_pgvector import pgvector_candidates
 from spark_dedup.stages.index_cells import build_cell_index, fine_cells
 from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
@@ -29,7 +30,8 @@ class SelfJoin:
 
     Attributes:
         vectors: VECTORS, everything that was indexed.
-        index: The files brought to the executors (`ShardFiles`), or INDEX itself; None for an engine without index.
+        index: The files brought to the executors (`ShardFiles`), or INDEX itself; what Postgres answered (`Neighbours`), where it was
+            asked; None for an engine without index.
         cells: The rows of INDEX_CELLS; none for an engine without index.
         config: The engine's settings.
         heads: Distinct vectors.
@@ -56,6 +58,7 @@ class Engine:
         limits: Where it may lose pairs.
         events: Limits that it counts while it searches.
         tries: The settings that are tried for `recall.target`, from the distinct vectors; None for an engine that is not tuned.
+        in_postgres: Whether Postgres holds its index and is asked.
     """
 
     indexed: tuple[Callable[[DataFrame, int, SearchConfig], DataFrame], Callable[[DataFrame, Cells, SearchConfig], DataFrame]] | None
@@ -63,6 +66,7 @@ class Engine:
     limits: Callable[[SearchConfig, Cells], Limits]
     events: tuple[str, ...]
     tries: Callable[[SearchConfig, int], list[SearchConfig]] | None = None
+    in_postgres: bool = False
 
 
 def choose_engine(wanted: str, heads: int) -> tuple[str, str]:
@@ -124,5 +128,12 @@ ENGINES = {
         lambda j: exact_candidates(j.vectors, j.heads, j.config, partitions=j.partitions, noted=j.noted),
         lambda config, cells: Limits(None, config.max_copies, None),
         ("copies_not_paired",),
+    ),
+    "pgvector": Engine(
+        None,
+        lambda j: pgvector_candidates(j.index, j.vectors, j.config, tiles=j.partitions, noted=j.noted),
+        lambda config, cells: Limits(config.max_neighbours, config.max_copies, None),
+        ("saturated", "copies_not_paired"),
+        in_postgres=True,
     ),
 }

@@ -21,6 +21,7 @@ from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError,
 from spark_dedup.kernels.encoder import encoder_identity
 from spark_dedup.kernels.features import FEATURES_VERSION
 from spark_dedup.manifest import DONE, FAILED, RUN, STARTED, RunManifest, StageRecord
+from spark_dedup.postgres import connect, log_in, server
 from spark_dedup.progress import Progress
 from spark_dedup.schema import Table
 from spark_dedup.session import Capabilities, components_engine, probe, require_delta
@@ -200,6 +201,10 @@ def open_job(config: DedupConfig, spark: SparkSession, steps: Sequence[Step], *,
         refuse_other(last, settings, whole, config, source)
         run_id = last[0]["run_id"]
         finished = finished_stages(store, last, steps)
+    if config.search.engine == "pgvector" and not {"index", "candidates"} <= finished.keys():
+        login = log_in(config.pgvector, spark)
+        with connect(login) as connection:
+            server(connection, login)
     job = Job(spark, store, config, source, caps, model, run_id, settings, whole, finished, progress)
     if last and rebuild:  # from here on the store no longer holds the earlier run
         job.record(StageRecord(stage=RUN, fingerprint=whole, status=STARTED))

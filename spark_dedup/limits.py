@@ -54,6 +54,13 @@ LIMITS = (
         "only the beginning of each decided its vector; recall is of these vectors and does not see it",
     ),
     Limit(
+        "index",
+        "not_in_table",
+        "vectors not found in the table of Postgres",
+        "pgvector.table",
+        "pairs of these texts are not found by vectors",
+    ),
+    Limit(
         "candidates",
         "saturated",
         "neighbour lists that were still full",

@@ -37,6 +37,7 @@ from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
 from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
+from spark_dedup.pgvector import index_in_postgres, neighbours_in_postgres
 from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
@@ -45,6 +46,7 @@ from spark_dedup.source import check_ids
 from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
+from spark_dedup.stages.candidates_pgvector import Neighbours
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
@@ -245,6 +247,8 @@ def make_index(job: Job) -> Outcome:
     search = chosen(job.config.search, heads)
     notes = dict(zip(("engine", "engine_reason"), choose_engine(job.config.search.engine, heads), strict=True))
     indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
+    if ENGINES[search.engine].in_postgres:
+        return index_in_postgres(job, search, heads, notes)
     if indexed is None:
         return Outcome(heads, 0, 0, {}, {}, notes)
     train, build = indexed
@@ -408,7 +412,7 @@ def self_join(
     """
     store = job.store
     engine, vectors, notes = ENGINES[config.engine], store.read(schema.VECTORS), {"engine": config.engine}
-    bringing: AbstractContextManager[DataFrame | ShardFiles | None] = nullcontext()
+    bringing: AbstractContextManager[DataFrame | ShardFiles | Neighbours | None] = nullcontext()
     if engine.indexed:
         manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
         index = built[1] if built else store.read(schema.INDEX)
@@ -416,9 +420,13 @@ def self_join(
         placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
         notes |= {"placement": placement, "placement_reason": why}
         bringing = index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index)
+    if engine.in_postgres:
+        bringing = neighbours_in_postgres(job, config, distinct_vectors(job))
     partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
     cells = built[0] if built else read_cells(store, engine)
     with bringing as reachable:
+        if isinstance(reachable, Neighbours):
+            notes["postgres"] = reachable.told
         yield engine.join(SelfJoin(vectors, reachable, cells, config, distinct_vectors(job), partitions, noted)), notes
 
 

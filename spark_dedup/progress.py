@@ -95,6 +95,7 @@ class Progress:
         self.mode = mode
         self.live = mode == "auto" and self.stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._tracker = tracker
+        self._running: StageProgress | None = None
         self._lock = threading.Lock()
 
     def watch(self, spark: Any) -> None:
@@ -103,6 +104,11 @@ class Progress:
             self._tracker = spark.sparkContext.statusTracker()
         except Exception:  # Connect raises errors of several kinds, and none may stop a run
             self._tracker = None
+
+    def say(self, note: str) -> None:
+        """Put a word at the end of the line of the stage that was begun last."""
+        if self._running is not None:
+            self._running.note = note
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "rows", unit_out: str | None = None) -> Iterator[StageProgress]:
@@ -114,7 +120,7 @@ class Progress:
             unit: What `total` counts, such as `texts`.
             unit_out: What the stage's `rows_out` counts, such as `pairs`; None: the same.
         """
-        shown = StageProgress(name, total, unit, unit_out)
+        shown = self._running = StageProgress(name, total, unit, unit_out)
         if self.mode == "quiet":
             yield shown
             return
@@ -217,7 +223,7 @@ def running_line(shown: StageProgress, seconds: float, tasks: Tasks | None) -> s
     """What is known while a stage runs. Counts come from tasks, so they are called an estimate."""
     total = f"{shown.total:,} {shown.unit}" if shown.total is not None else ""
     if tasks is None:
-        return ", ".join(filter(None, [total, duration(seconds)]))
+        return ", ".join(filter(None, [total, duration(seconds), shown.note]))
     parts = [total, f"tasks {tasks.done:,} of {tasks.all:,}"]
     if shown.total is not None and tasks.all > 1 and tasks.done:
         done = shown.total * tasks.done // tasks.all
@@ -227,7 +233,7 @@ def running_line(shown: StageProgress, seconds: float, tasks: Tasks | None) -> s
     parts.append(duration(seconds))
     if tasks.seconds_left is not None and tasks.all > 1 and tasks.seconds > 0:
         parts.append(f"{duration(tasks.seconds_left)} left in this step")
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, [*parts, shown.note]))
 
 
 def finished_line(shown: StageProgress, seconds: float) -> str:

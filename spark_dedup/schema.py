@@ -134,8 +134,8 @@ _right = Column(RIGHT_ID, "bigint", "larger rep_id of the pair")
 _methods = Column(
     "methods",
     "array<string>",
-    "what found the pair, sorted: `hnsw`, `cells`, `semdedup` or `exact` by vectors, `lsh` by shared shingles, `block:NAME` by a blocking "
-    "key",
+    "what found the pair, sorted: `hnsw`, `cells`, `semdedup`, `exact` or `pgvector` by vectors, `lsh` by shared shingles, `block:NAME` "
+    "by a blocking key",
 )
 
 _scores = (
@@ -297,6 +297,13 @@ BLOCK_PAIRS = Table(
     (LEFT_ID, RIGHT_ID),
     "Pairs that share a block, before their scores are known; written only where there are `blocking.keys`.",
     (_left, _right, _methods),
+)
+
+NEIGHBOUR_PAIRS = Table(
+    "_neighbour_pairs",
+    (LEFT_ID, RIGHT_ID),
+    "Pairs of distinct vectors as Postgres gave them, perhaps twice, before their cosine is recomputed; written only by `pgvector`.",
+    (_left, _right),
 )
 
 SCORED_PAIRS = Table(
@@ -461,6 +468,7 @@ TABLES = (
     BLOCK_KEYS,
     BLOCKS,
     BLOCK_PAIRS,
+    NEIGHBOUR_PAIRS,
     COMPONENTS,
     TRUTH,
 )

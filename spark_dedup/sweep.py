@@ -40,7 +40,8 @@ from spark_dedup.session import get_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL_ENGINES: dict[str, tuple[float | str, ...]] = {"engine": tuple(ENGINES)}
+ALL_ENGINES: dict[str, tuple[float | str, ...]] = {"engine": tuple(name for name, engine in ENGINES.items() if not engine.in_postgres)}
+"""Those that need nothing beside Spark."""
 
 RANGES: dict[str, dict[str, tuple[float | str, ...]]] = {
     "hnsw": {
@@ -53,10 +54,16 @@ RANGES: dict[str, dict[str, tuple[float | str, ...]]] = {
     "cells": {"margin": (0.0, 0.0125, 0.025, 0.05, 0.1, 0.2), **ALL_ENGINES},
     "semdedup": ALL_ENGINES,
     "exact": ALL_ENGINES,
+    "pgvector": {
+        "ef_search": (16, 32, 64, 128, 256, 512),
+        "neighbours": (5, 10, 20, 50, 100, 200),
+        "max_neighbours": (50, 100, 200, 500, 1000, 2000),
+        **ALL_ENGINES,
+    },
 }
 """Settings that can be swept for each engine, the usual one first, and the values tried where none are given."""
 
-BUILT_IN = {"hnsw": (), "cells": ("margin",), "semdedup": (), "exact": ()}
+BUILT_IN = {"hnsw": (), "cells": ("margin",), "semdedup": (), "exact": (), "pgvector": ()}
 """Swept settings that the engine's index is made for: it is built anew for each of their values, and not stored."""
 
 KNEE = 0.001

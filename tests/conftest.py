@@ -75,6 +75,15 @@ def graphframes_available(spark):
         pytest.skip(f"no GraphFrames on Spark {caps.spark}: {caps.graphframes_reason}")
 
 
+@pytest.fixture(scope="session")
+def postgres():
+    """Settings of a Postgres server with pgvector, which `admin` reaches as its superuser; the role `guarded` needs a password."""
+    import pgvector_server
+
+    with pgvector_server.running() as server:
+        yield server
+
+
 @pytest.fixture
 def store_dir(tmp_path: Path) -> str:
     """An empty folder for the tables of one run."""

@@ -427,9 +427,7 @@ def costs(corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched
     return tuple(engine_cost(engine, corpus, sample, rates, search, searched, price) for engine in PLANNED)
 
 
-def engine_cost(
-    engine: str, corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched: int, price: float | None
-) -> Cost:
+def engine_cost(engine: str, corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched: int, price: float | None) -> Cost:
     """What one engine would take; arguments as in `costs`."""
     n, d, tasks = float(searched), sample.dimension, rates.tasks
     text = corpus.text_bytes / max(corpus.with_text, 1)
@@ -554,6 +552,8 @@ def warnings(engine: str, sample: Sample, search: Search, searched: int) -> tupl
             f"at least {sample.crowd:,.0f} texts share one vector: beyond search.max_copies = {search.max_copies} each of them is paired "
             f"with the first one only; raise search.max_copies"
         )
+    if engine == "pgvector":
+        out.append("what index and search take in Postgres is not planned: its machine was not measured")
     if engine == "semdedup" and fine_cell_count(searched, search.cells) > 1:
         out.append("search.engine semdedup compares no pair across the border of two cells; set search.engine: cells")
     return tuple(out)

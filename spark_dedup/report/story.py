@@ -229,8 +229,12 @@ def _index(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     of = f" of {quantity(s.rows_out, 'vector')}" if s.rows_out is not None else ""
     size = f", {s.bytes / 1e6:,.1f} MB" if s.bytes else ""
     kind = _INDEXES.get(s.notes.get("engine", "hnsw"))
+    told = f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed"
+    if "postgres" in s.notes:
+        told = f"HNSW graph in {s.notes['postgres']}{of}, {s.counts.get('postgres_bytes', 0) / 1e6:,.1f} MB"
     return [
-        f"{kind} in {quantity(shards, 'shard')}{of}{size}" if kind and shards is not None else "none needed",
+        told,
+        f"the server said: {s.notes['postgres_said']}" if "postgres_said" in s.notes else "",
         _decision(s, "engine", "search engine"),
         f"tuning: {s.notes['tuning']}" if "tuning" in s.notes else "",
     ]
@@ -257,6 +261,7 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         _if(c("lsh_proposed"), f"{quantity(c('lsh_proposed', 0), 'pair')} shared a MinHash bucket and had their Jaccard verified"),
         _if(c("block_proposed"), f"{quantity(c('block_proposed', 0), 'pair')} shared a blocking key and had their scores computed"),
         f"recall of the buckets: {s.notes['lsh_recall']}" if "lsh_recall" in s.notes else "",
+        f"Postgres: {s.notes['postgres']}" if s.notes.get("postgres") else "",
         _decision(s, "placement", "index placement"),
     ]
 

@@ -55,7 +55,7 @@ def test_defaults_are_the_documented_ones():
         ),
         ("search.max_copies=0", r"search\.max_copies must be a whole number"),
         ("recall.target=1.01", r"recall\.target must be a number in \(0, 1\], got 1\.01"),
-        ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, got 'faiss'"),
+        ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, pgvector, got 'faiss'"),
         ("search.treshold=0.9", r"search\.treshold is not a setting; there are .*floor"),
         ("search.flor=0.9", r"search\.flor is not a setting; did you mean 'floor'\?"),
         ("serach.floor=0.9", r"serach is not a setting; did you mean 'search'\?"),

@@ -208,6 +208,15 @@ def test_time_left_is_that_of_the_tasks_that_are_left():
     assert line == "about 1,727 of 6,908 texts, tasks 10 of 40, 288/s, 20.0 s, 18.0 s left in this step"
 
 
+def test_what_a_stage_says_of_itself_stands_at_the_end_while_it_runs():
+    progress = Progress(io.StringIO(), "plain")
+    progress.say("nothing runs")
+    with progress.stage("candidates", 50, "vectors") as shown:
+        progress.say("2 of 7 batches")
+        assert running_line(shown, 2.0, None) == "50 vectors, 2.0 s, 2 of 7 batches"
+        assert running_line(shown, 2.0, Tasks(0, 8, 1.0)) == "50 vectors, tasks 0 of 8, 2.0 s, 2 of 7 batches"
+
+
 @pytest.mark.parametrize(
     ("total", "tasks", "line"),
     [

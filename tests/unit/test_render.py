@@ -216,6 +216,24 @@ def test_blocking_is_told_with_its_cost_and_what_it_could_not_compare():
     ]
 
 
+def test_a_search_in_postgres_is_told_with_what_the_server_said():
+    index = stage(
+        "index",
+        rows_out=6900,
+        counts={"postgres_bytes": 19_100_000},
+        caps_hit={"not_in_table": 1},
+        notes={"postgres": "Postgres 18.4, pgvector 0.8.5", "postgres_said": "the graph no longer fits"},
+    )
+    asked = stage("candidates", notes={"postgres": "7 batches"})
+    manifest = replace(MANIFEST, settings={**MANIFEST.settings, "pgvector": {"table": "chunks"}}, stages=(index, asked))
+    told = [line for s in steps(Summary(manifest=manifest)) for line in (s.result, *s.details)]
+    assert "HNSW graph in Postgres 18.4, pgvector 0.8.5 of 6,900 vectors, 19.1 MB" in told
+    assert "the server said: the graph no longer fits" in told
+    assert "Postgres: 7 batches" in told
+    (reached,) = limits(Summary(manifest=manifest))
+    assert (reached.count, reached.counted, reached.setting) == (1, "vectors not found in the table of Postgres", "pgvector.table = chunks")
+
+
 @pytest.mark.parametrize(
     ("part", "whole", "told"),
     [(0, 5, "0.0 %"), (0, 0, "0.0 %"), (5, 5, "100.0 %"), (1, 3, "33.3 %"), (1, 10_000, "under 0.1 %"), (9_999, 10_000, "over 99.9 %")],

@@ -71,6 +71,10 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--pairs", type=int, default=6, help="pairs to show of each kind (default: %(default)s)")
     report.set_defaults(call=report_command)
 
+    compare = commands.add_parser("compare-methods", parents=[output], help="which method found which pairs of the newest run of a store")
+    compare.add_argument("--store", required=True, help="catalog schema or folder")
+    compare.set_defaults(call=compare_command)
+
     doctor = commands.add_parser("doctor", parents=[settings], help="is everything there that the job needs?")
     doctor.set_defaults(call=doctor_command)
 
@@ -234,6 +238,21 @@ def report_command(arguments: argparse.Namespace) -> int:
     if arguments.html:
         Path(arguments.html).write_text(render_html(summary), encoding="utf-8")
     put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty()))
+    return OK
+
+
+def compare_command(arguments: argparse.Namespace) -> int:
+    """`spark-dedup compare-methods`."""
+    from spark_dedup.job import stored_manifest
+    from spark_dedup.report.collect import methods_found
+    from spark_dedup.report.methods import methods_json, render_methods
+    from spark_dedup.session import get_session
+    from spark_dedup.store import TableStore
+
+    store = TableStore(get_session(brief=True), arguments.store)
+    manifest = stored_manifest(store)
+    found = methods_found(store)
+    put(methods_json(found, manifest) if arguments.json else render_methods(found, manifest))
     return OK
 
 

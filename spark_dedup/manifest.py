@@ -10,6 +10,9 @@ from typing import Any
 
 RECALL_NOT_MEASURED = "recall not measured"
 
+PROPOSED_IN = "seconds:"
+"""Before a source of candidates beside the engine, among the notes of the stage `candidates`: what it took to propose its pairs."""
+
 RUN = "run"
 """Stage name of the row that stands for the whole run."""
 

@@ -36,10 +36,10 @@ from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
-from spark_dedup.manifest import RECALL_NOT_MEASURED, RunManifest
+from spark_dedup.manifest import PROPOSED_IN, RECALL_NOT_MEASURED, RunManifest
 from spark_dedup.pgvector import index_in_postgres, neighbours_in_postgres
 from spark_dedup.progress import Progress
-from spark_dedup.schema import EXACT_KEY, REP_ID
+from spark_dedup.schema import EXACT_KEY, LSH, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids
@@ -341,12 +341,19 @@ def make_candidates(job: Job) -> Outcome:
 
 def proposals(job: Job) -> list[Proposals]:
     """REPRESENTATIVES -> SKETCHES, and what each source beside the engine makes of them."""
-    sources = [source for wanted, source in ((job.config.minhash.enabled, shared_words), (job.config.blocking.keys, shared_keys)) if wanted]
+    known = ((LSH, job.config.minhash.enabled, shared_words), ("block", job.config.blocking.keys, shared_keys))
+    sources = {name: source for name, wanted, source in known if wanted}
     if not sources:
         return []
+    begun, out = time.monotonic(), []  # the sketches count for the first source, which needs most of them
     sketches = sketch_texts(job.store.read(schema.REPRESENTATIVES), job.config.exact, job.config.minhash)
     texts, _ = job.write(schema.SKETCHES, sketches, "candidates")
-    return [source(job, texts) for source in sources]
+    for name, source in sources.items():
+        found = source(job, texts)
+        now = time.monotonic()
+        out.append(replace(found, notes=found.notes | {f"{PROPOSED_IN}{name}": f"{now - begun:.1f}"}))
+        begun = now
+    return out
 
 
 def shared_words(job: Job, texts: int) -> Proposals:
@@ -484,6 +491,7 @@ def make_clusters(job: Job) -> Outcome:
         "clustered_rows": F.count(F.when(F.col("cluster_size") > 1, 1)),
         "removable_rows": F.count(F.when(~F.col("is_canonical"), 1)),
         "largest": F.max("cluster_size"),
+        "indirect": F.count(F.when(~F.col("direct"), 1)),
         **{kind: F.count(F.when(F.col("match_kind") == kind, 1)) for kind in KINDS},
     }
     written, size = job.write(schema.CLUSTERS, clusters.observe(noted, *[c.alias(n) for n, c in figures.items()]), "clusters")

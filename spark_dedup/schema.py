@@ -367,7 +367,30 @@ CLUSTERS = Table(
         ),
         Column("cosine", "double", "against the canonical record; 1 for exact copies; null where the pair was not measured"),
         Column("jaccard", "double", "against the canonical record; 1 for exact copies; null where the pair was not measured"),
+        Column(
+            "direct",
+            "boolean",
+            "whether the record is canonical, a copy of the canonical one, or in an accepted pair with it; false where only a chain of "
+            "other records joins them",
+        ),
         _run_id,
+    ),
+)
+
+COHESION = Table(
+    "cohesion",
+    ("cluster_id",),
+    "How well a cluster of two or more different texts hangs together (not stored; `spark_dedup.evaluation.cohesion`).",
+    (
+        Column("cluster_id", "bigint", "as in `clusters`"),
+        Column("rows", "bigint", "records in the cluster"),
+        Column("texts", "bigint", "different texts among them"),
+        Column("edges", "bigint", "accepted pairs of these texts"),
+        Column("weakest_cosine", "double", "least cosine of an accepted pair inside the cluster"),
+        Column("weakest_jaccard", "double", "least Jaccard of an accepted pair inside the cluster"),
+        Column("least_cosine", "double", "least cosine of a record with the canonical one, where that pair was measured"),
+        Column("least_jaccard", "double", "least Jaccard of a record with the canonical one, where that pair was measured"),
+        Column("indirect", "bigint", "records without an accepted pair with the canonical one: only a chain joins them"),
     ),
 )
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql import functions as F
 
 from spark_dedup import schema
+from spark_dedup.evaluation.cohesion import cohesion
 from spark_dedup.manifest import RunManifest
+from spark_dedup.report.methods import Found
 from spark_dedup.report.pairs import mark_differences
 from spark_dedup.report.story import setting
-from spark_dedup.report.summary import CopyGroup, CosineBand, PairView, RecallView, SizeBand, Summary, TableView
+from spark_dedup.report.summary import CopyGroup, CosineBand, LooseCluster, PairView, RecallView, SizeBand, Summary, TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -31,6 +33,9 @@ HIGH_COSINE = 0.95
 
 COPY_GROUPS = 3
 """Groups of exact copies shown."""
+
+LOOSE = 5
+"""Loose clusters shown."""
 
 LONG_TEXT = 1_200
 """Characters beyond which a text makes a tiring example."""
@@ -73,6 +78,7 @@ def collect(store: Tables, manifest: RunManifest, pairs: int = 6, next_steps: It
         copies=largest_copies(store.read(schema.REPRESENTATIVES)),
         cosine_bands=cosine_bands(rows, floor),
         size_bands=size_bands(store.read(schema.CLUSTERS)),
+        loose=loose_clusters(store, manifest),
         tables=tuple(TableView(name=t.name, location=store.location(t), doc=t.doc) for t in schema.TABLES if t.public),
         next_steps=tuple(next_steps),
         measured=measured(store, manifest),
@@ -87,6 +93,22 @@ def measured(store: Tables, manifest: RunManifest) -> tuple[RecallView, ...]:
     names = [field.name for field in dataclasses.fields(RecallView)]
     rows = store.read(schema.RECALL).where(own).select(*names).orderBy("metric", "floor").collect()
     return tuple(RecallView(**row.asDict()) for row in rows)
+
+
+def loose_clusters(store: Tables, manifest: RunManifest) -> tuple[LooseCluster, ...]:
+    """The clusters with most records that only a chain joins to the canonical one; no job where the run counted none."""
+    if not any(s.counts.get("indirect") for s in manifest.stages):
+        return ()
+    found = cohesion(store.read(schema.CLUSTERS), store.read(schema.MEMBERS), store.read(schema.CANDIDATE_PAIRS))
+    names = [field.name for field in dataclasses.fields(LooseCluster)]
+    rows = found.where("indirect > 0").orderBy(F.desc("indirect"), "cluster_id").limit(LOOSE).select(*names).collect()
+    return tuple(LooseCluster(**row.asDict()) for row in rows)
+
+
+def methods_found(store: Tables) -> tuple[Found, ...]:
+    """How many pairs each combination of methods found, and on how many of them the merge rule holds."""
+    counted = store.read(schema.CANDIDATE_PAIRS).groupBy("methods").agg(F.count("*"), F.count(F.when(F.col("is_edge"), 1)))
+    return tuple(sorted((Found(tuple(row[0]), row[1], row[2]) for row in counted.collect()), key=lambda f: f.methods))
 
 
 def example_rows(pairs: DataFrame, floor: float) -> list[Row]:

@@ -16,6 +16,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    loose_words,
     measured_how,
     merge_rule,
     quantity,
@@ -251,6 +252,7 @@ def _clusters(summary: Summary) -> str:
         f"<p>Clusters of two or more rows, exact copies and near duplicates together ({_text(summary.recall)}). "
         "One row of each is canonical: the one to keep.</p>"
         + _table(["Size", ">Clusters", ">Rows in them", ""], map(row, summary.size_bands), "sizes")
+        + "".join(f"<p>Cluster {loose.cluster_id} is loose: {_text(loose_words(loose))}.</p>" for loose in summary.loose)
     )
 
 

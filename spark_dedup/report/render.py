@@ -15,6 +15,7 @@ from spark_dedup.report.story import (
     figure,
     headline,
     limits,
+    loose_words,
     measured_how,
     merge_rule,
     quantity,
@@ -207,6 +208,8 @@ def _sizes(summary: Summary, width: int, paint: Paint) -> list[str]:
         drawn = "\u2588" * bar(b.clusters, most, width - 50)
         clusters = quantity(b.clusters, "cluster")
         lines.append(f"  {b.label + ' rows':<17}{clusters:>15}{b.records:>9,} rows  {drawn}".rstrip())
+    for loose in summary.loose:
+        lines += _indent(f"cluster {loose.cluster_id} is loose: {loose_words(loose)}", width)
     return lines
 
 

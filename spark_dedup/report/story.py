@@ -9,7 +9,7 @@ from typing import Any
 from spark_dedup.config import DEFAULT_RULE
 from spark_dedup.limits import LIMITS, Limit
 from spark_dedup.manifest import RunManifest, StageRecord
-from spark_dedup.report.summary import PairView, RecallView, Summary
+from spark_dedup.report.summary import LooseCluster, PairView, RecallView, Summary
 
 TITLES = {
     "records": "Read the rows",
@@ -289,7 +289,18 @@ def _clusters(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         f"{quantity(removable, 'row')} can go, one row of each cluster stays" if removable else "",
         f"rows by kind of match: {split}" if split else "",
         f"largest cluster: {quantity(c('largest', 0), 'row')}" if clusters and c("largest") else "",
+        _if(
+            c("indirect"),
+            f"{quantity(c('indirect', 0), 'row')} joined to the canonical row by a chain of others alone (clusters.method)",
+        ),
     ]
+
+
+def loose_words(cluster: LooseCluster) -> str:
+    """A loose cluster in one line."""
+    cosines = [(cluster.weakest_cosine, "weakest accepted pair"), (cluster.least_cosine, "least with the canonical row")]
+    measured = ", ".join(f"{words} at cosine {value:.3f}" for value, words in cosines if value is not None)
+    return f"{quantity(cluster.rows, 'row')}, {cluster.indirect:,} by a chain alone" + (f"; {measured}" if measured else "")
 
 
 def _decision(s: StageRecord, name: str, words: str) -> str:

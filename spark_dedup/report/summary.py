@@ -75,6 +75,18 @@ class SizeBand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LooseCluster:
+    """A cluster that only a chain of pairs holds together; its columns are those of COHESION."""
+
+    cluster_id: int
+    rows: int
+    texts: int
+    indirect: int
+    weakest_cosine: float | None
+    least_cosine: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecallView:
     """A row of the `recall` table.
 
@@ -126,6 +138,7 @@ class Summary:
         copies: The largest groups of exact copies.
         cosine_bands: All candidate pairs by cosine.
         size_bands: All clusters of two or more records by size.
+        loose: The clusters with most records that only a chain joins to the canonical one.
         engines: Search engines side by side, the run's own first; empty where only that one ran.
         tables: The public tables.
         next_steps: Commands worth typing next, one a line, each with its purpose.
@@ -138,6 +151,7 @@ class Summary:
     copies: tuple[CopyGroup, ...] = ()
     cosine_bands: tuple[CosineBand, ...] = ()
     size_bands: tuple[SizeBand, ...] = ()
+    loose: tuple[LooseCluster, ...] = ()
     engines: tuple[EngineView, ...] = ()
     tables: tuple[TableView, ...] = ()
     next_steps: tuple[str, ...] = ()

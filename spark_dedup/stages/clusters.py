@@ -130,7 +130,7 @@ def expand_clusters(
         F.first(F.struct(RECORD_ID, EXACT_KEY, REP_ID)).over(first).alias("canonical"),
         F.count("*").over(cluster).alias("cluster_size"),
     )
-    scores = candidate_pairs.select(LEFT_ID, RIGHT_ID, "cosine", "jaccard")
+    scores = candidate_pairs.select(LEFT_ID, RIGHT_ID, "cosine", "jaccard", "is_edge")
     is_canonical = F.col(RECORD_ID) == F.col(f"canonical.{RECORD_ID}")
     same_key = F.col(EXACT_KEY) == F.col(f"canonical.{EXACT_KEY}")
     kind = (
@@ -153,6 +153,7 @@ def expand_clusters(
             kind.alias("match_kind"),
             F.when(same_key, F.lit(1.0)).otherwise(F.col("cosine")).alias("cosine"),
             F.when(same_key, F.lit(1.0)).otherwise(F.col("jaccard")).alias("jaccard"),
+            (same_key | F.coalesce("is_edge", F.lit(False))).alias("direct"),
             F.lit(run_id).alias(RUN_ID),
         )
     )
@@ -165,6 +166,7 @@ def expand_clusters(
         F.lit("no_text").alias("match_kind"),
         F.lit(None).cast("double").alias("cosine"),
         F.lit(None).cast("double").alias("jaccard"),
+        F.lit(True).alias("direct"),
         F.lit(run_id).alias(RUN_ID),
     )
     return CLUSTERS.conform(with_text.unionByName(without_text))

@@ -586,6 +586,8 @@ def test_a_chain_joins_its_ends_only_where_clusters_are_components(spark, tmp_pa
     # removed for a text that was never compared with theirs: all but the kept one's neighbour
     far = [i for i, r in clusters.items() if r["cosine"] is None]
     assert sorted(far) == (ids[2:] if method == "components" else [])
+    assert sorted(i for i, r in clusters.items() if not r["direct"]) == sorted(far)
+    assert manifest.stage("clusters").counts["indirect"] == len(far)
 
 
 @pytest.mark.slow

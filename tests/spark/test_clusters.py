@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import schema
 from spark_dedup.config import MergeConfig
+from spark_dedup.evaluation.cohesion import cohesion
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components
 from spark_dedup.stages.score import accepted_edges, judge_pairs
 
@@ -70,6 +71,40 @@ def test_match_kind_and_scores_are_against_the_canonical_record(tables):
     scores = {i: (r["cosine"], r["jaccard"]) for i, r in got.items()}
     # 1 and 2 were measured against 3 (pair 0-1); 4 never was (no pair 1-2)
     assert scores == {1: (0.97, 0.8), 2: (0.97, 0.8), 3: (1.0, 1.0), 4: (None, None), 5: (1.0, 1.0), 6: (None, None)}
+    # 4 came by its pair with 1 and 2, though the rule refuses that one in this table: no accepted pair joins it to 3
+    assert [i for i, r in got.items() if not r["direct"]] == [4]
+
+
+def test_cohesion_tells_the_weakest_pair_and_what_only_a_chain_joins(spark):
+    """A chain of texts 0-1-2 with text 0 kept and copied once, a pair 3-4 kept by 4, a group of copies, and a text alone."""
+    rows = [
+        # record, rep, cluster, canonical, size, cosine and Jaccard with the canonical one, direct
+        (10, 0, 0, 10, 4, 1.0, 1.0, True),
+        (11, 0, 0, 10, 4, 1.0, 1.0, True),
+        (12, 1, 0, 10, 4, 0.95, 0.7, True),
+        (13, 2, 0, 10, 4, 0.88, 0.2, False),
+        (14, 3, 3, 15, 2, 0.9, 0.6, True),
+        (15, 4, 3, 15, 2, 1.0, 1.0, True),
+        (16, 5, 5, 16, 2, 1.0, 1.0, True),
+        (17, 5, 5, 16, 2, 1.0, 1.0, True),
+        (18, 6, 6, 18, 1, 1.0, 1.0, True),
+    ]
+    clusters = spark.createDataFrame(
+        [(i, c, i == k, k, n, "near", cos, jac, direct, "r1") for i, _, c, k, n, cos, jac, direct in rows], schema.CLUSTERS.ddl("bigint")
+    )
+    members = spark.createDataFrame([(i, f"k{rep}", rep) for i, rep, *_ in rows], schema.MEMBERS.ddl("bigint"))
+    scored = [(0, 1, 0.95, 0.7, True), (1, 2, 0.93, 0.65, True), (0, 2, 0.88, 0.2, False), (3, 4, 0.9, 0.6, True), (2, 3, 0.86, 0.1, False)]
+    pairs = spark.createDataFrame(
+        [(a, b, a, b, ["exact"], cos, jac, 1.0, 0.0, "same", edge, "r1") for a, b, cos, jac, edge in scored],
+        schema.CANDIDATE_PAIRS.ddl("bigint"),
+    )
+    found = [r.asDict() for r in cohesion(clusters, members, pairs).orderBy("cluster_id").collect()]
+    assert found == [
+        {"cluster_id": 0, "rows": 4, "texts": 3, "edges": 2, "weakest_cosine": 0.93, "weakest_jaccard": 0.65, "least_cosine": 0.88,
+         "least_jaccard": 0.2, "indirect": 1},
+        {"cluster_id": 3, "rows": 2, "texts": 2, "edges": 1, "weakest_cosine": 0.9, "weakest_jaccard": 0.6, "least_cosine": 0.9,
+         "least_jaccard": 0.6, "indirect": 0},
+    ]  # fmt: skip
 
 
 def test_ties_of_the_keep_policy_are_broken_by_the_record_id(tables):

@@ -47,7 +47,7 @@ def store(spark):
     records = [(n, TEXTS[copies.get(n, n)]) for n in range(40)]
     sizes = {n: 1 for n in range(12, 36)} | {n: 2 for n in range(2, 12)} | dict.fromkeys((0, 1, 36, 37, 38, 39), 6)
     cluster = {n: copies.get(n, n) // 2 * 2 if n < 12 or n > 35 else n for n in range(40)}
-    clusters = [(n, cluster[n], cluster[n] == n, cluster[n], sizes[n], "near", 1.0, 1.0, "r1") for n in range(40)]
+    clusters = [(n, cluster[n], cluster[n] == n, cluster[n], sizes[n], "near", 1.0, 1.0, True, "r1") for n in range(40)]
     pairs = [
         (a, b, a, b, ["hnsw"], cosine, 0.5, 0.6, 0.0 if edge else 0.5, "same", edge, "r1")
         for edge, of in ((True, EDGES), (False, REFUSED))
@@ -111,7 +111,7 @@ def test_accepted_examples_come_from_different_clusters_and_carry_their_texts(su
 def test_one_pair_of_a_cluster_is_shown_even_where_it_has_many(spark, store):
     of = [(0, 1, 0.9), (2, 3, 0.95), (2, 4, 0.95), (3, 4, 0.97)]
     rows = [(a, b, a, b, ["hnsw"], cosine, 0.5, 1.0, 0.0, "same", True, "r1") for a, b, cosine in of]
-    one = [(n, 2 if n in (3, 4) else n, True, 0, 3, "near", 1.0, 1.0, "r1") for n in range(5)]
+    one = [(n, 2 if n in (3, 4) else n, True, 0, 3, "near", 1.0, 1.0, True, "r1") for n in range(5)]
     other = Store(
         {
             **store.tables,

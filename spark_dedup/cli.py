@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", parents=[settings, output], help="what a run would do and take, before it is started")
     plan.add_argument("--price-per-hour", type=float, metavar="X", help="what the cluster costs, in any currency")
+    plan.add_argument("--advise", action="store_true", help="say which question fits the source: vectors, shared words, or both")
     plan.set_defaults(call=plan_command)
 
     recall = commands.add_parser("recall", parents=[settings, output], help="measure what the search of a finished run missed")
@@ -191,6 +192,13 @@ def plan_command(arguments: argparse.Namespace) -> int:
     config, price = load_config(arguments.config, arguments.overrides), arguments.price_per_hour
     if price is not None and not 0 <= price < float("inf"):
         raise ConfigError([f"--price-per-hour must be a number >= 0, got {price}"])
+    if arguments.advise:
+        from spark_dedup.advising import advise
+        from spark_dedup.report.advice import advice_json, render_advice
+
+        advice = advise(config, progress=progress_of(arguments))
+        put(advice_json(advice) if arguments.json else render_advice(advice, width=page_width(), color=sys.stdout.isatty()))
+        return OK
     from spark_dedup.planning import plan
     from spark_dedup.report.plan import plan_json, render_plan
 

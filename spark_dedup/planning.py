@@ -87,7 +87,9 @@ MOVED = ((1, 0), (200_000, 0), (40_000, 1024))
 """Rows, and random bytes in each, that are shuffled and written to see what that takes."""
 
 SEED = 1
-SAMPLED = "vector binary, blob binary, feature_bytes int, bytes int, encoded boolean, normalise double, features double, encode double"
+SAMPLED = (
+    "vector binary, blob binary, text string, feature_bytes int, bytes int, encoded boolean, normalise double, features double, encode double"
+)
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,33 @@ def searched_texts(corpus: Corpus, drawn: Sampled, config: DedupConfig) -> int:
 def draw(spark: SparkSession, source: Source, config: DedupConfig, corpus: Corpus, dimension: int, caps: Capabilities) -> Sampled:
     """A random sample of the distinct texts with their vectors: stored ones, those of the source, or made by the encoder."""
     wanted = min(SAMPLE_TEXTS, SAMPLE_BYTES // (4 * dimension))
+    found = sampled_rows(spark, source, config, corpus, wanted, caps)
+    return gathered(found, whole=wanted >= corpus.texts and corpus.exact and len(found) == corpus.texts, dimension=dimension)
+
+
+def sampled_rows(
+    spark: SparkSession,
+    source: Source,
+    config: DedupConfig,
+    corpus: Corpus,
+    wanted: int,
+    caps: Capabilities,
+    *,
+    kept: int = SCORED,
+    seconds: float = ENCODE_SECONDS,
+) -> list[Any]:
+    """SAMPLED of distinct texts.
+
+    Args:
+        spark: Session.
+        source: What is read.
+        config: Settings that decide keys and vectors.
+        corpus: Its counts.
+        wanted: Texts wanted.
+        caps: Of the session.
+        kept: Texts of each task whose features and text are kept.
+        seconds: Seconds for which every task encodes.
+    """
     share = min(1.0, wanted / corpus.texts)
     columns = ["text", *(["embedding"] if "embedding" in source.records.columns else [])]
     rows = source.records.select(*columns)
@@ -304,17 +333,16 @@ def draw(spark: SparkSession, source: Source, config: DedupConfig, corpus: Corpu
     else:
         texts = texts.withColumn("stored", F.lit(None).cast("binary"))
     tasks = caps.parallelism
-    found = texts.repartition(tasks, EXACT_KEY).mapInArrow(sampler(config, model), SAMPLED).collect()
-    return gathered(found, whole=share == 1.0 and corpus.exact and len(found) == corpus.texts, dimension=dimension)
+    return texts.repartition(tasks, EXACT_KEY).mapInArrow(sampler(config, model, kept, seconds), SAMPLED).collect()
 
 
-def sampler(config: DedupConfig, model: str) -> Any:
+def sampler(config: DedupConfig, model: str, kept_texts: int, seconds: float) -> Any:
     """The function that gives sampled texts their vectors and features, and says how long that took, until its time is up."""
     embed = pinned(config.embed)
     form = {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation}
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        ended, blobs_left = None, SCORED
+        ended, blobs_left = None, kept_texts
         for batch in batches:
             if ended is None and batch.num_rows:  # what the first call loads is no part of a rate
                 exact_keys(batch.column("text").slice(0, 1), **form)
@@ -347,7 +375,7 @@ def sampler(config: DedupConfig, model: str) -> Any:
                 else:
                     vectors = stored.to_pylist()
                 if ended is None:  # from here on, because a model may take long to load
-                    ended = time.perf_counter() + ENCODE_SECONDS
+                    ended = time.perf_counter() + seconds
                 sizes = pa.compute.binary_length(blobs)
                 kept = blobs.to_pylist()[:blobs_left]
                 blobs_left -= len(kept)
@@ -356,12 +384,13 @@ def sampler(config: DedupConfig, model: str) -> Any:
                     [
                         pa.array(vectors, pa.binary()),
                         pa.array(kept + [None] * (n - len(kept)), pa.binary()),
+                        pa.array(text.to_pylist()[: len(kept)] + [None] * (n - len(kept)), pa.string()),
                         sizes.cast(pa.int32()),
                         pa.compute.binary_length(text).cast(pa.int32()),
                         missing,
                         *[pa.array(t + [0.0] * (n - 1)) for t in timed],
                     ],
-                    names=["vector", "blob", "feature_bytes", "bytes", "encoded", "normalise", "features", "encode"],
+                    names=["vector", "blob", "text", "feature_bytes", "bytes", "encoded", "normalise", "features", "encode"],
                 )
 
     return work

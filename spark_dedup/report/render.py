@@ -150,7 +150,7 @@ def _found(summary: Summary, width: int, paint: Paint) -> list[str]:
         *_indent(_legend(paint), width, ""),
     ]
     for number, pair in enumerate(summary.found, start=1):
-        lines += ["", *_pair(number, pair, width, paint)]
+        lines += ["", *pair_lines(number, pair, width, paint)]
     return lines
 
 
@@ -170,17 +170,18 @@ def _refused(summary: Summary, width: int, paint: Paint) -> list[str]:
         *_indent(f"Rule: {rule}", width, ""),
     ]
     for number, pair in enumerate(summary.refused, start=1):
-        lines += ["", *_pair(number, pair, width, paint, refusal_reason(pair, rule))]
+        lines += ["", *pair_lines(number, pair, width, paint, f"refused: {refusal_reason(pair, rule)}")]
     return lines
 
 
-def _pair(number: int, pair: PairView, width: int, paint: Paint, reason: str = "") -> list[str]:
+def pair_lines(number: int, pair: PairView, width: int, paint: Paint, verdict: str = "") -> list[str]:
+    """A pair with its scores and its texts side by side, what differs marked."""
     told = " \u00b7 ".join(f"{name} {value}" for name, value in scores(pair) if name != "containment")
     if pair.cluster_size is not None:
         told += f" \u00b7 cluster of {quantity(pair.cluster_size, 'row')}"
     lines = _indent(told, width, f"{number:3d}  ")
-    if reason:
-        lines += _indent(f"refused: {reason}", width, "     ", "       ")
+    if verdict:
+        lines += _indent(verdict, width, "     ", "       ")
     lines = [paint.dim(line) for line in lines]
     sides = mark_differences(pair.left_text, pair.right_text, TEXT_LENGTH)
     names = (plain(pair.left_record), plain(pair.right_record))

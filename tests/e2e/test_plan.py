@@ -43,5 +43,12 @@ def test_a_plan_tells_what_the_run_then_does_and_writes_nothing(spark, tmp_path,
     page = capsys.readouterr().out
     assert f"{found:,} (all texts compared)" in page
     assert "auto would take exact: 240 distinct vectors" in page
+    # the same sample, compared by both questions: what vectors find is what the run found
+    assert main(["plan", *told, "--advise", "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    seen = {g["name"]: g["pairs"]["seen"] for g in advice["groups"]}
+    assert seen["both"] + seen["meaning"] == found
+    assert sum(g["edges"]["seen"] for g in advice["groups"] if g["name"] != "words") == manifest.stage("candidates").counts["edges"]
+    assert all(len(g["examples"]) == min(3, g["pairs"]["seen"]) for g in advice["groups"])
     assert main(["plan", *told, "--price-per-hour", "nan"]) == 2
     assert "--price-per-hour must be a number >= 0" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation.plan import pairs_among
 from spark_dedup.evaluation.recall import RecallRow, quote, recall_rows
+from spark_dedup.evaluation.shared_words import alike_pairs, quote_shared, shared_recall, sketch_rows, sketch_sample
 from spark_dedup.evaluation.truth import budgeted_sample, is_truth_of, product_rate, sample_rows, true_pairs, truth_fingerprint
 from spark_dedup.index_files import ShardFiles, choose_placement, index_files
 from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
@@ -33,7 +34,7 @@ from spark_dedup.source import check_ids, split_order
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.candidates_pgvector import Neighbours
-from spark_dedup.stages.clusters import expand_clusters, list_set_aside
+from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.normalize import normalize_records
@@ -254,7 +255,7 @@ def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[
     proposed, _ = job.write(schema.PROPOSED_PAIRS, lsh_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
     tiles = max(worker_partitions(job, proposed), -(-texts // TILE_TEXTS))
     scored = verify_pairs(store.read(schema.PROPOSED_PAIRS), sketches, store.read(schema.VECTORS), config, tiles=tiles)
-    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design, not measured"
+    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design"
     counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
     return (scored,), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
 
@@ -303,19 +304,32 @@ def self_join(
 
 
 def make_components(job: Job) -> Outcome:
-    """CANDIDATE_PAIRS -> EDGES -> COMPONENTS."""
+    """CANDIDATE_PAIRS -> EDGES -> LABELS -> COMPONENTS."""
     store, config = job.store, job.config.components
     engine, reason = components_engine(job.caps, config.engine)
     vertices = store.read(schema.REPRESENTATIVES).select(REP_ID)
     edges = accepted_edges(store.read(schema.CANDIDATE_PAIRS))
     folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
     noted = Observation("components")
-    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as found:
-        counted = found.observe(noted, F.count(F.when(F.col(REP_ID) == F.col("component_id"), 1)).alias("components"))
-        written, size = job.write(schema.COMPONENTS, counted, "components")
-    total = observed(noted, "components")["components"]
-    counts = {"components": total, "absorbed": written - total}
+    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as labels:
+        if job.config.clusters.method == "canonical":
+            records, representatives = store.read(schema.RECORDS), store.read(schema.REPRESENTATIVES)
+            tiles = worker_partitions(job, job.finished["candidates"].counts["edges"])
+            found = split_components(labels, edges, records, representatives, kept_first(job), tiles=tiles)
+        else:
+            found = whole_components(labels)
+        figures = {name: F.count(F.when(F.col(REP_ID) == F.col(f"{name[:-1]}_id"), 1)).alias(name) for name in ("components", "clusters")}
+        written, size = job.write(schema.COMPONENTS, found.observe(noted, *figures.values()), "components")
+    total = observed(noted, *figures)
+    counts = {"components": total["components"], "absorbed": written - total["components"]}
+    if job.config.clusters.method == "canonical":
+        counts["split_off"] = total["clusters"] - total["components"]
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
+
+
+def kept_first(job: Job) -> tuple[bool, ...]:
+    """For each value of the keep policy, whether the larger comes first."""
+    return tuple(split_order(order)[1] for order in job.config.keep.order_by)
 
 
 def make_clusters(job: Job) -> Outcome:
@@ -329,7 +343,7 @@ def make_clusters(job: Job) -> Outcome:
         problems,
         store.read(schema.COMPONENTS),
         store.read(schema.CANDIDATE_PAIRS),
-        tuple(split_order(order)[1] for order in job.config.keep.order_by),
+        kept_first(job),
         job.run_id,
     )
     noted = Observation("clusters")
@@ -351,33 +365,62 @@ def make_clusters(job: Job) -> Outcome:
 
 def make_recall(job: Job) -> Outcome:
     """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
-    store, config = job.store, job.config
+    config = job.config
     if config.recall.sample is None:
         return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
-    vectors, rows = store.read(schema.VECTORS), sample_size(job, config.recall.sample) if texts else 0
-    if not rows:
+    rows = sample_size(job, config.recall.sample) if texts else 0
+    figures, size, counts, told = [], 0, {}, RECALL_NOT_MEASURED
+    if rows:
+        size = write_truth(job, rows)
+        figures = vector_recall(job)
+        counts = {"sample": rows, "true_pairs": next(row.pairs for row in figures if row.metric == "pair_recall")}
+        told = quote(figures)
+    else:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
-        return Outcome(texts, 0, 0, {}, {}, {"recall": f"{RECALL_NOT_MEASURED} ({why})"})
-    size = write_truth(job, rows)
+        told = f"{RECALL_NOT_MEASURED} ({why})"
+    if config.minhash.enabled:
+        shared = words_recall(job, config.recall.sample)
+        figures, told = [*figures, *shared], f"{told}; {quote_shared(shared)}"
+    if figures:
+        size += store_figures(job, figures)
+    return Outcome(texts, len(figures), size, counts, {}, {"recall": told})
+
+
+def vector_recall(job: Job) -> list[RecallRow]:
+    """TRUTH x CANDIDATE_PAIRS -> RECALL."""
+    store, config = job.store, job.config
     search = chosen(config.search, distinct_vectors(job))
     engine = ENGINES[search.engine]
-    figures = recall_rows(
+    return recall_rows(
         store.read(schema.TRUTH),
         store.read(schema.CANDIDATE_PAIRS),
         store.read(schema.COMPONENTS),
-        vectors,
+        store.read(schema.VECTORS),
         engine.limits(search, read_cells(store, engine)),
         rule=config.merge.rule,
         floor=config.search.floor,
-        texts=texts,
+        texts=job.finished["vectors"].rows_out or 0,
         run_id=job.run_id,
         seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
         routing=config.exact.route == "representative",
     )
-    more = store_figures(job, figures)
-    true = next(row.pairs for row in figures if row.metric == "pair_recall")
-    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, {}, {"recall": quote(figures)})
+
+
+def words_recall(job: Job, wanted: int) -> list[RecallRow]:
+    """SKETCHES x CANDIDATE_PAIRS -> RECALL."""
+    sketches, config = job.store.read(schema.SKETCHES), job.config.minhash
+    texts = sketches.count()
+    pairs = alike_pairs(sketch_sample(sketches, wanted, texts, job.config.recall.seed), sketches, config)
+    return shared_recall(
+        pairs,
+        job.store.read(schema.CANDIDATE_PAIRS),
+        config.threshold,
+        rows=sketch_rows(wanted, texts),
+        texts=texts,
+        run_id=job.run_id,
+        seconds=job.finished["candidates"].seconds,
+    )
 
 
 def write_truth(job: Job, rows: int) -> int:

@@ -219,8 +219,8 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
         with self_join(job, search, noted, built=built) as (found, _):
             pairs = checkpoints.cut(found)
         seconds = time.monotonic() - begun
-        # No components are made of these pairs, so every text is its own and the figure about clusters is left out.
-        alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("component_id"))
+        # No clusters are made of these pairs, so every text is its own and the figure about clusters is left out.
+        alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("cluster_id"))
         rows = recall_rows(
             store.read(schema.TRUTH),
             pairs,

@@ -313,6 +313,10 @@ _MEASURED = {
     "loss_cap": "of all pairs, lost because a list of neighbours or copies was cut",
     "loss_border": "of all pairs, lost at borders of the index",
     "loss_graph": "of all pairs, lost on the way through the graph",
+    "shared_recall": "of the pairs with Jaccard >= {floor:.2f}, found",
+    "shared_recall_bands": "of these, brought together by their MinHash buckets",
+    "shared_recall_design": "of these, brought together by buckets on average, by design",
+    "loss_bands": "of these, lost because no bucket brought them together",
 }
 """What each metric of the `recall` table is a share of, in the order in which they are shown."""
 

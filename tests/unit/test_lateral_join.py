@@ -420,6 +420,18 @@ def test_a_connection_string_that_can_not_be_read_is_not_shown():
     assert "hunter2" not in str(problem)
 
 
+def test_doctor_names_the_server_or_what_is_wrong_with_it(postgres):
+    from spark_dedup.doctor import attempt, postgres_check
+
+    good, bare = (PgvectorConfig(**postgres.settings(database=name)) for name in ("vectors", "bare"))
+    check = attempt("Postgres", lambda: postgres_check(good, None))
+    assert check.ok
+    assert "pgvector 0." in check.found
+    check = attempt("Postgres", lambda: postgres_check(bare, None))
+    assert check.ok is False
+    assert "CREATE EXTENSION vector" in str(check.fix)
+
+
 def test_a_role_without_rights_is_told_what_to_grant(postgres, join_of):
     login = Login(PgvectorConfig(**postgres.settings("guest", schema="of_guest")))
     with connect(login) as connection:

@@ -33,7 +33,7 @@ SHELL := /bin/bash
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
-	@echo "variables: SPARK=3.5|4.1 (now $(SPARK))  QUICK=1 (leave out slow tests)  ENCODER=use|sentence-transformers (now $(ENCODER))  PYTHON=$(PYTHON)  NAME= (one bench)"
+	@echo "variables: SPARK=3.5|4.1 (now $(SPARK))  QUICK=1 (leave out what does not depend on Spark)  ENCODER=use|sentence-transformers (now $(ENCODER))  PYTHON=$(PYTHON)  NAME= (one bench)"
 
 java:
 	@found=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1) || \
@@ -88,15 +88,15 @@ spark-tests: $(VENV)/.dev $(JARS)  ## tests with Spark and Delta: stages, laws, 
 notebooks: $(VENV)/.dev $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks
 
+# With QUICK=1 only what can depend on the Spark line.
+PHASES := setup $(if $(QUICK),,lint) types $(if $(QUICK),,imports) unit spark-tests $(if $(QUICK),,notebooks wheel-check)
+
 test:  ## everything on one Spark line: lint, types, imports, tests, notebooks, the wheel in a clean environment
-	@$(MAKE) --no-print-directory setup
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory types
-	@$(MAKE) --no-print-directory imports
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory spark-tests
-	@$(MAKE) --no-print-directory notebooks
-	@$(MAKE) --no-print-directory wheel-check
+	@for phase in $(PHASES); do \
+	  began=$$(date +%s); \
+	  $(MAKE) --no-print-directory $$phase || { echo "-- Spark $(SPARK), $$phase: failed"; exit 1; }; \
+	  echo "-- Spark $(SPARK), $$phase: $$(($$(date +%s) - began)) s"; \
+	done
 
 test-all:  ## `make test` on both Spark lines
 	@$(MAKE) --no-print-directory test SPARK=3.5

@@ -172,7 +172,7 @@ def demo_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.store import TableStore
     from spark_dedup.sweep import beside_auto
 
-    spark, progress = get_session(None), progress_of(arguments)
+    spark, progress = get_session(brief=True), progress_of(arguments)
     write_source(spark, folder)
     manifest = run(config, spark, progress=progress)
     summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
@@ -228,7 +228,7 @@ def report_command(arguments: argparse.Namespace) -> int:
 
     if arguments.pairs < 0:
         raise ConfigError([f"--pairs must be a whole number >= 0, got {arguments.pairs}"])
-    store = TableStore(get_session(None), arguments.store)
+    store = TableStore(get_session(brief=True), arguments.store)
     manifest = stored_manifest(store)
     summary = collect(store, manifest, pairs=arguments.pairs)
     if arguments.html:

@@ -219,6 +219,18 @@ class ComponentsConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClustersConfig(Section):
+    """What a cluster is."""
+
+    method: str = setting(
+        "components",
+        "`components`: all texts that edges connect, be it through a chain of others; `canonical`: only texts that have an edge to the "
+        "canonical text itself, and those left over are clustered again among themselves.",
+        choices=("components", "canonical"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeepConfig(Section):
     """Which record a cluster keeps."""
 
@@ -270,6 +282,7 @@ class DedupConfig(Section):
     minhash: MinHashConfig = field(default_factory=MinHashConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     components: ComponentsConfig = field(default_factory=ComponentsConfig)
+    clusters: ClustersConfig = field(default_factory=ClustersConfig)
     keep: KeepConfig = field(default_factory=KeepConfig)
     recall: RecallConfig = field(default_factory=RecallConfig)
 
@@ -287,6 +300,7 @@ SECTIONS: dict[str, type[Section]] = {
     "minhash": MinHashConfig,
     "merge": MergeConfig,
     "components": ComponentsConfig,
+    "clusters": ClustersConfig,
     "keep": KeepConfig,
     "recall": RecallConfig,
 }

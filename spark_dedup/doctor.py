@@ -94,7 +94,7 @@ def checks(config: DedupConfig | None = None, spark: SparkSession | None = None)
         found.append(Check("Spark", None, "not started, because of Java"))
     else:
         try:
-            spark = get_session(spark)
+            spark = get_session(spark, brief=True)
             caps = probe(spark)
             found.append(spark_check(caps))
         except Exception as e:  # whatever keeps Spark from starting is the finding

@@ -17,6 +17,7 @@ from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation.plan import pairs_among
 from spark_dedup.evaluation.recall import QUOTED, RecallRow, quote, recall_rows, verdict
+from spark_dedup.evaluation.shared_words import alike_pairs, quote_shared, shared_recall, sketch_rows, sketch_sample
 from spark_dedup.evaluation.truth import (
     CONNECT_BYTES,
     budgeted_sample,
@@ -39,10 +40,10 @@ from spark_dedup.progress import Progress
 from spark_dedup.schema import EXACT_KEY, REP_ID
 from spark_dedup.session import components_engine, get_session
 from spark_dedup.shards import index_manifest
-from spark_dedup.source import check_ids
+from spark_dedup.source import check_ids, split_order
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
-from spark_dedup.stages.clusters import expand_clusters, list_set_aside
+from spark_dedup.stages.clusters import expand_clusters, fill_keep, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.index_cells import centroid_similarities
@@ -292,7 +293,7 @@ def shared_words(job: Job) -> tuple[tuple[DataFrame, ...], dict[str, int], dict[
     proposed, _ = job.write(schema.PROPOSED_PAIRS, lsh_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
     tiles = max(worker_partitions(job, proposed), -(-texts // TILE_TEXTS))
     scored = verify_pairs(store.read(schema.PROPOSED_PAIRS), sketches, store.read(schema.VECTORS), config, tiles=tiles)
-    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design, not measured"
+    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design"
     counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
     return (scored,), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
 
@@ -336,19 +337,42 @@ def self_join(
 
 
 def make_components(job: Job) -> Outcome:
-    """CANDIDATE_PAIRS -> EDGES -> COMPONENTS."""
+    """CANDIDATE_PAIRS -> EDGES -> LABELS -> COMPONENTS."""
     store, config = job.store, job.config.components
     engine, reason = components_engine(job.caps, config.engine)
     vertices = store.read(schema.REPRESENTATIVES).select(REP_ID)
     edges = accepted_edges(store.read(schema.CANDIDATE_PAIRS))
     folder = None if job.caps.local else checkpoint_folder(job.spark, job.config, store, job.caps)
     noted = Observation("components")
-    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as found:
-        counted = found.observe(noted, F.count(F.when(F.col(REP_ID) == F.col("component_id"), 1)).alias("components"))
-        written, size = job.write(schema.COMPONENTS, counted, "components")
-    total = observed(noted, "components")["components"]
-    counts = {"components": total, "absorbed": written - total}
+    with components(vertices, edges, engine=engine, checkpoint_dir=folder) as labels:
+        if job.config.clusters.method == "canonical":
+            records, representatives = kept_records(job), store.read(schema.REPRESENTATIVES)
+            tiles = worker_partitions(job, job.finished["candidates"].counts["edges"])
+            found = split_components(labels, edges, records, representatives, kept_first(job), tiles=tiles)
+        else:
+            found = whole_components(labels)
+        figures = {name: F.count(F.when(F.col(REP_ID) == F.col(f"{name[:-1]}_id"), 1)).alias(name) for name in ("components", "clusters")}
+        written, size = job.write(schema.COMPONENTS, found.observe(noted, *figures.values()), "components")
+    total = observed(noted, *figures)
+    counts = {"components": total["components"], "absorbed": written - total["components"]}
+    if job.config.clusters.method == "canonical":
+        counts["split_off"] = total["clusters"] - total["components"]
     return Outcome(None, written, size, counts, {}, {"engine": engine, "engine_reason": reason})
+
+
+def kept_first(job: Job) -> tuple[bool, ...]:
+    """For each value of the keep policy, whether the larger comes first."""
+    return tuple(split_order(order)[1] for order in job.config.keep.order_by)
+
+
+def kept_records(job: Job) -> DataFrame:
+    """RECORDS with all values of the keep policy, those by the cells of the search included."""
+    store, by_centroid = job.store, job.source.by_centroid
+    records = store.read(schema.RECORDS)
+    if not by_centroid:
+        return records
+    similarities = centroid_similarities(store.read(schema.VECTORS), cells_of(store.read(schema.INDEX_CELLS)))
+    return fill_keep(records, store.read(schema.REPRESENTATIVES), similarities, by_centroid)
 
 
 def make_clusters(job: Job) -> Outcome:
@@ -356,18 +380,14 @@ def make_clusters(job: Job) -> Outcome:
     store = job.store
     records, embeddings = store.read(schema.RECORDS), model_rows(store, job.model)
     problems = embeddings.where(F.col("problem").isNotNull()).select(EXACT_KEY, "problem")
-    similarities = None
-    if job.source.by_centroid:
-        similarities = centroid_similarities(store.read(schema.VECTORS), cells_of(store.read(schema.INDEX_CELLS)))
     clusters = expand_clusters(
-        records,
+        kept_records(job),
         store.read(schema.REPRESENTATIVES),
         problems,
         store.read(schema.COMPONENTS),
         store.read(schema.CANDIDATE_PAIRS),
-        job.source.keep_order,
+        kept_first(job),
         job.run_id,
-        similarities,
     )
     noted = Observation("clusters")
     kept = F.col("is_canonical") & (F.col("cluster_size") > 1)
@@ -388,19 +408,36 @@ def make_clusters(job: Job) -> Outcome:
 
 def make_recall(job: Job) -> Outcome:
     """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
-    store, config = job.store, job.config
+    config = job.config
     if config.recall.sample is None:
         return Outcome(None, 0, 0, {}, {}, {})
     texts = job.finished["vectors"].rows_out or 0
     rows = sample_size(job, config.recall.sample) if texts else 0
-    limits = {"texts_not_sampled": min(config.recall.sample, texts) - rows}
-    if not rows:
+    figures, size, counts, target = [], 0, {}, "not checked"
+    if rows:
+        size = write_truth(job, rows)
+        figures = vector_recall(job)
+        counts = {"sample": rows, "true_pairs": next(row.pairs for row in figures if row.metric == "pair_recall")}
+        told, target = quote(figures), verdict(figures, config.recall.target or 0.0)
+    else:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
-        missing = {} if config.recall.target is None else {"target": f"recall.target {config.recall.target:g}: not checked"}
-        return Outcome(texts, 0, 0, {}, limits, {"recall": f"{RECALL_NOT_MEASURED} ({why})", **missing})
-    size = write_truth(job, rows)
-    search = search_as_run(job)
-    figures = figures_of(
+        told = f"{RECALL_NOT_MEASURED} ({why})"
+    if config.minhash.enabled:
+        shared = words_recall(job, config.recall.sample)
+        figures, told = [*figures, *shared], f"{told}; {quote_shared(shared)}"
+    if figures:
+        size += store_figures(job, figures)
+    notes = {"recall": told}
+    if config.recall.target is not None:
+        notes["target"] = f"recall.target {config.recall.target:g} {target}"
+    limits = {"texts_not_sampled": min(config.recall.sample, texts) - rows}
+    return Outcome(texts, len(figures), size, counts, limits, notes)
+
+
+def vector_recall(job: Job) -> list[RecallRow]:
+    """TRUTH x CANDIDATE_PAIRS -> RECALL."""
+    store, search = job.store, search_as_run(job)
+    return figures_of(
         job,
         store.read(schema.CANDIDATE_PAIRS),
         store.read(schema.COMPONENTS),
@@ -408,12 +445,6 @@ def make_recall(job: Job) -> Outcome:
         read_cells(store, ENGINES[search.engine]),
         seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
     )
-    more = store_figures(job, figures)
-    true = next(row.pairs for row in figures if row.metric == "pair_recall")
-    notes = {"recall": quote(figures)}
-    if config.recall.target is not None:
-        notes["target"] = verdict(figures, config.recall.target)
-    return Outcome(texts, len(figures), size + more, {"sample": rows, "true_pairs": true}, limits, notes)
 
 
 def figures_of(
@@ -443,6 +474,22 @@ def figures_of(
         setting=setting,
         seconds=seconds,
         routing=job.config.exact.route == "representative",
+    )
+
+
+def words_recall(job: Job, wanted: int) -> list[RecallRow]:
+    """SKETCHES x CANDIDATE_PAIRS -> RECALL."""
+    sketches, config = job.store.read(schema.SKETCHES), job.config.minhash
+    texts = sketches.count()
+    pairs = alike_pairs(sketch_sample(sketches, wanted, texts, job.config.recall.seed), sketches, config)
+    return shared_recall(
+        pairs,
+        job.store.read(schema.CANDIDATE_PAIRS),
+        config.threshold,
+        rows=sketch_rows(wanted, texts),
+        texts=texts,
+        run_id=job.run_id,
+        seconds=job.finished["candidates"].seconds,
     )
 
 

@@ -281,11 +281,22 @@ CANDIDATE_PAIRS = Table(
 
 EDGES = Table("_edges", (LEFT_ID, RIGHT_ID), "Pairs that the merge rule accepts (not stored).", (_left, _right))
 
+LABELS = Table(
+    "_labels",
+    (REP_ID,),
+    "Connected component of every representative (not stored; see `_components`).",
+    (_rep_id, Column("component_id", "bigint", "least rep_id of the component")),
+)
+
 COMPONENTS = Table(
     "_components",
     (REP_ID,),
-    "Connected component of every representative.",
-    (_rep_id, Column("component_id", "bigint", "least rep_id of the component")),
+    "Connected component and cluster of every representative.",
+    (
+        _rep_id,
+        Column("component_id", "bigint", "least rep_id of the component"),
+        Column("cluster_id", "bigint", "least rep_id of the cluster: the whole component, unless `clusters.method` is `canonical`"),
+    ),
 )
 
 CLUSTERS = Table(
@@ -372,10 +383,11 @@ RECALL = Table(
             "metric",
             "string",
             "`pair_recall`, `pair_recall_rule`, `query_recall_mean`, `query_recall_worst_decile`, `cluster_recall`, `loss_routing`, "
-            "`loss_cap`, `loss_border`, `loss_graph` (docs/recall.md)",
+            "`loss_cap`, `loss_border`, `loss_graph`; `shared_recall`, `shared_recall_bands`, `shared_recall_design`, `loss_bands` "
+            "(docs/recall.md)",
         ),
         Column("setting", "string", "settings that differ from the run's own, as in `search.ef_search=32`; empty for the run itself"),
-        Column("floor", "double", "least cosine of the pairs that count"),
+        Column("floor", "double", "least cosine of the pairs that count; least Jaccard for the last four metrics"),
         Column("value", "double", "in [0, 1]; null where the sample holds no true pair, or where the figure can not be known"),
         Column("low", "double", "lower end of the 95 % interval; null with the value"),
         Column("high", "double", "upper end of the 95 % interval; null with the value"),

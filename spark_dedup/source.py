@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,15 +26,14 @@ class Source:
 
     Attributes:
         records: record_id, text, keep (struct k1, k2, ...) and, for stored vectors, embedding; not yet read.
-        keep_order: The order of `keep.order_by`, over `keep` and, where `by_centroid`, over `centroid_similarity`.
-        by_centroid: Whether the keep policy needs the cells of the search.
+        by_centroid: Values of `keep` that the cells of the search decide, from 1 on: an expression over `centroid_similarity`, and
+            whether the larger comes first. They are null in `records`.
         version: Delta version that was pinned; None for other formats.
         state: Changes whenever the content may have changed.
     """
 
     records: DataFrame
-    keep_order: tuple[Column, ...]
-    by_centroid: bool
+    by_centroid: Mapping[int, tuple[str, bool]]
     version: int | None
     state: str
 
@@ -61,7 +61,7 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
             hint=f"source.text: cast({config.source.text} as string)",
         )
     named = table.withColumn(RECORD_ID, record_id).withColumn("text", text)
-    keep, order, by_centroid = keep_values(named, config.keep)
+    keep, by_centroid = keep_values(named, config.keep)
     if by_centroid and config.search.engine not in CELL_ENGINES:
         raise ConfigError(
             [f"keep.order_by uses {CENTROID_SIMILARITY}, which engines of cells have, got search.engine {config.search.engine!r}"],
@@ -76,7 +76,7 @@ def open_source(spark: SparkSession, config: DedupConfig) -> Source:
         columns.append(F.transform(vector, lambda x: x.cast("double")).alias("embedding"))
     records = named.select(*columns)
     state = f"version {version}" if version is not None else content_hash(records)
-    return Source(records=records, keep_order=order, by_centroid=by_centroid, version=version, state=state)
+    return Source(records=records, by_centroid=by_centroid, version=version, state=state)
 
 
 def load(spark: SparkSession, config: SourceConfig) -> tuple[DataFrame, int | None]:
@@ -157,34 +157,29 @@ CELL_ENGINES = ("cells", "semdedup")
 """Engines whose cells the keep policy can ask for."""
 
 
-def keep_values(named: DataFrame, config: KeepConfig) -> tuple[Column, tuple[Column, ...], bool]:
+def keep_values(named: DataFrame, config: KeepConfig) -> tuple[Column, dict[int, tuple[str, bool]]]:
     """The keep policy's expressions on the source's own columns.
 
     Returns:
-        Struct k1, k2, ..., null for an expression over `centroid_similarity`; the order over this struct, in which such expressions
-        stand themselves; whether there is one. A text without a vector comes last in their order.
+        Struct k1, k2, ...; and `Source.by_centroid`.
 
     Raises:
         ConfigError: Naming the expression that can not be resolved, or whose type has no order.
     """
-    values, order, by_centroid = [], [], False
+    values, by_centroid = [], {}
     cells = named.sparkSession.createDataFrame([], f"`{CENTROID_SIMILARITY}` double")
-    for i, told in enumerate(config.order_by, start=1):
-        expression, descending = split_order(told)
-        problem = why_unusable(named, expression)
+    for i, order in enumerate(config.order_by, start=1):
+        expression, descending = split_order(order)
+        problem, column = why_unusable(named, expression), F.expr(expression)
         if problem and why_unusable(cells, expression) is None:
-            column, by_centroid = F.expr(expression), True
-            values.append(F.lit(None).cast("double").alias(f"k{i}"))
-            order.append(column.desc_nulls_last() if descending else column.asc_nulls_last())
+            by_centroid[i], column = (expression, descending), F.lit(None).cast("double")
         elif problem:
             raise ConfigError(
-                [f"keep.order_by has an expression that can not be used: {told!r}: {problem}"],
+                [f"keep.order_by has an expression that can not be used: {order!r}: {problem}"],
                 hint=f"the columns are {', '.join(named.columns)}; an expression over {CENTROID_SIMILARITY} can use no other column",
             )
-        else:
-            values.append(F.expr(expression).alias(f"k{i}"))
-            order.append(F.desc(f"keep.k{i}") if descending else F.asc(f"keep.k{i}"))
-    return F.struct(*values), tuple(order), by_centroid
+        values.append(column.alias(f"k{i}"))
+    return F.struct(*values), by_centroid
 
 
 def why_unusable(rows: DataFrame, expression: str) -> str | None:

@@ -221,8 +221,8 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
         with self_join(job, search, noted, built=built) as (found, _):
             pairs = checkpoints.cut(found)
         seconds = time.monotonic() - begun
-        # No components are made of these pairs, so every text is its own and the figure about clusters is left out.
-        alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("component_id"))
+        # No clusters are made of these pairs, so every text is its own and the figure about clusters is left out.
+        alone = vectors.select(schema.REP_ID, F.col(schema.REP_ID).alias("cluster_id"))
         used = built[0] if built else read_cells(store, engine)
         rows = figures_of(job, pairs, alone, search, used, seconds=seconds, setting=setting)
     counted = observed(noted, "pairs", "saturated")

@@ -427,9 +427,7 @@ def costs(corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched
     return tuple(engine_cost(engine, corpus, sample, rates, search, searched, price) for engine in PLANNED)
 
 
-def engine_cost(
-    engine: str, corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched: int, price: float | None
-) -> Cost:
+def engine_cost(engine: str, corpus: Corpus, sample: Sample, rates: Rates, search: Search, searched: int, price: float | None) -> Cost:
     """What one engine would take; arguments as in `costs`."""
     n, d, tasks = float(searched), sample.dimension, rates.tasks
     text = corpus.text_bytes / max(corpus.with_text, 1)

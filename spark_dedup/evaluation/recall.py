@@ -125,7 +125,7 @@ def recall_rows(
 
     Returns:
         RECALL rows. `pair_recall` at the floor, 0.90 and 0.95; at the floor also `pair_recall_rule` (of the pairs on which the merge rule
-        holds, those found directly), `cluster_recall` (of the same pairs, those whose ends are in one component), `query_recall_mean`,
+        holds, those found directly), `cluster_recall` (of the same pairs, those whose ends are in one cluster), `query_recall_mean`,
         `query_recall_worst_decile`, and `loss_*`, shares of the true pairs that add up to what `pair_recall` lacks to 1.
 
     Raises:
@@ -201,7 +201,7 @@ def query_lists(
         .when(border, F.lit("border"))
         .otherwise(F.lit("graph"))
     )
-    judged = entries.withColumn("cause", cause).withColumn("joined", F.col("query_component_id") == F.col("other_component_id"))
+    judged = entries.withColumn("cause", cause).withColumn("joined", F.col("query_cluster_id") == F.col("other_cluster_id"))
     found, holds = F.col("found"), F.col("rule")
     figures: dict[str, Column] = {}
     for i, at in enumerate(thresholds):
@@ -249,7 +249,7 @@ def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searc
         limits: What the engine may have cut.
 
     Returns:
-        rep_id, `component_id`, `home` int and `visited` array of int: parts of the index, null for a text that took no part; `cut`:
+        rep_id, `cluster_id`, `home` int and `visited` array of int: parts of the index, null for a text that took no part; `cut`:
         whether the list was full, or the text is one of too many with its vector.
     """
     searched = VECTORS.conform(searched)
@@ -267,7 +267,7 @@ def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searc
         full = lists.where(F.col("count") >= limits.neighbours).select(REP_ID, F.lit(True).alias("full"))
         placed = placed.join(full, REP_ID, how="left")
         cut = cut | F.coalesce("full", F.lit(False))
-    return components.select(REP_ID, "component_id").join(placed.select(REP_ID, "home", "visited", cut.alias("cut")), REP_ID, how="left")
+    return components.select(REP_ID, "cluster_id").join(placed.select(REP_ID, "home", "visited", cut.alias("cut")), REP_ID, how="left")
 
 
 PLACED = f"`{REP_ID}` bigint, `head_id` bigint, `home` int, `visited` array<int>"
@@ -328,4 +328,4 @@ def verdict(rows: Iterable[RecallRow], target: float) -> str:
         judged = "missed"
     else:
         judged = "not settled, as the interval reaches to both sides of it; a larger sample may tell (recall.sample, recall.share)"
-    return f"recall.target {target:g} at cosine >= {row.floor:.2f}: {judged}"
+    return f"at cosine >= {row.floor:.2f}: {judged}"

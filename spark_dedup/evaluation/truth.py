@@ -59,12 +59,16 @@ def sample_rows(vectors: DataFrame, wanted: int, total: int, seed: int = 0) -> D
     vectors = VECTORS.conform(vectors)
     if wanted >= total:
         return vectors
+    return VECTORS.conform(vectors.join(F.broadcast(sample_ids(vectors, wanted, total, seed)), REP_ID, how="left_semi"))
+
+
+def sample_ids(texts: DataFrame, wanted: int, total: int, seed: int) -> DataFrame:
+    """The `rep_id` of `wanted` of the `total` texts, drawn by a hash; ties of the hash go by id."""
     key = F.xxhash64(F.lit(seed), REP_ID)  # not the hash that chooses the training sample of the cells
     # More than 10 standard deviations above what is needed, so that only about `wanted` ids are sorted, not all.
     share = (wanted + 10 * wanted**0.5 + 100) / total
-    few = vectors.select(REP_ID, key.alias("key")).where(hash_drawn(F.col("key"), share))
-    chosen = few.orderBy("key", REP_ID).limit(wanted).select(REP_ID)
-    return VECTORS.conform(vectors.join(F.broadcast(chosen), REP_ID, how="left_semi"))
+    few = texts.select(REP_ID, key.alias("key")).where(hash_drawn(F.col("key"), share))
+    return few.orderBy("key", REP_ID).limit(wanted).select(REP_ID)
 
 
 def hash_drawn(key: Column, share: float) -> Column:
@@ -229,9 +233,7 @@ def tile_rate(dimension: int) -> float:
     return done * 2.0 * BLOCK_ROWS * BLOCK_COLUMNS * dimension / passed
 
 
-def truth_cost(
-    total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int
-) -> tuple[float, float]:
+def truth_cost(total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int) -> tuple[float, float]:
     """Seconds to find the true neighbours of a sample: of one pass over the base, and of each text.
 
     A text costs a product with every row of the base, 2 * total * dimension operations, and what its neighbours take; each block

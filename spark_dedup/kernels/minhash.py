@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_dedup.errors import ConfigError
-from spark_dedup.kernels.features import FeatureBlock, visible_form
-from spark_dedup.kernels.ragged import edges, ranges
+from spark_dedup.kernels.features import FeatureBlock, pair_scores, visible_form
+from spark_dedup.kernels.ragged import edges, ranges, slices
 from spark_dedup.kernels.shingles import NGRAM, as_set, char_hashes, mix, shingle_hashes, token_hashes, word_hashes
 from spark_dedup.kernels.text import Texts, normalize_pieces
 
@@ -24,6 +24,7 @@ UNITS = {"word": word_hashes, "char": char_hashes, "token": token_hashes}
 _SLICE = 2048  # shingles hashed at once: with 256 permutations 2 MiB, which stay in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _STEPS = 1000  # of the integral under the S-curve
+_MEETINGS = 1 << 22  # shingles that two sets have in common, looked at at once: 100 MB
 
 
 @dataclass(frozen=True)
@@ -185,3 +186,43 @@ def band_hashes(found: Signatures, bands: int, rows: int) -> NDArray[np.int64]:
     for k in range(rows):
         hashes = mix((hashes ^ parts[:, :, k]) + _GOLDEN)
     return np.ascontiguousarray(hashes).view(np.int64)
+
+
+def alike_between(left: ShingleSets, right: ShingleSets, threshold: float) -> tuple[Ints, Ints, NDArray[np.float64]]:
+    """Every pair of a set on the left and one on the right with at least this Jaccard similarity, found exhaustively.
+
+    Sets with a similarity of t share at least t * n of the n shingles of each. So the least shingle that they share is among the
+    first n - ceil(t * n) + 1 of both, and only sets that share one of those are compared (prefix filter: Chaudhuri, Ganti, Kaushik,
+    "A Primitive Operator for Similarity Joins in Data Cleaning", 2006).
+
+    Args:
+        left: n sets.
+        right: m sets.
+        threshold: In (0, 1].
+
+    Returns:
+        Rows on the left and on the right, int64 (p,) each, and the similarity, float64 (p,); ordered by right row, then left row.
+    """
+    first, other = _prefixes(left, threshold), _prefixes(right, threshold)
+    order = np.argsort(first.values, kind="stable")
+    keys, owner = first.values[order], np.repeat(np.arange(len(left)), np.diff(first.bounds))[order]
+    low, high = np.searchsorted(keys, other.values, side="left"), np.searchsorted(keys, other.values, side="right")
+    met = np.diff(edges(high - low)[other.bounds])
+    sets, found = (left.block(), right.block()), [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for part in slices(met, _MEETINGS):
+        values = slice(other.bounds[part.start], other.bounds[part.stop])
+        rights = np.repeat(np.arange(part.start, part.stop), met[part])
+        pairs = np.unique(rights * len(left) + owner[ranges(low[values], (high - low)[values])])
+        i, k = pairs % max(1, len(left)), pairs // max(1, len(left))
+        jaccard = pair_scores(sets[0], i, sets[1], k).jaccard
+        alike = jaccard >= threshold
+        found.append((i[alike], k[alike], jaccard[alike]))
+    i, k, jaccard = (np.concatenate(column) for column in zip(*found, strict=True))
+    return i, k, jaccard
+
+
+def _prefixes(sets: ShingleSets, threshold: float) -> ShingleSets:
+    """The least shingles of each set, one of which it shares with every set that is as similar."""
+    sizes = np.diff(sets.bounds)
+    kept = np.minimum(sizes, sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1)
+    return ShingleSets(sets.values[ranges(sets.bounds[:-1], kept)], edges(kept))

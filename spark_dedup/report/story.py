@@ -308,13 +308,17 @@ _MEASURED = {
     "loss_cap": "of all pairs, lost because a list of neighbours or copies was cut",
     "loss_border": "of all pairs, lost at borders of the index",
     "loss_graph": "of all pairs, lost on the way through the graph",
+    "shared_recall": "of the pairs with Jaccard >= {floor:.2f}, found",
+    "shared_recall_bands": "of these, brought together by their MinHash buckets",
+    "shared_recall_design": "of these, brought together by buckets on average, by design",
+    "loss_bands": "of these, lost because no bucket brought them together",
 }
 """What each metric of the `recall` table is a share of, in the order in which they are shown."""
 
 
 def measured_how(summary: Summary) -> str:
     """How the figures of recall came about, in a few words."""
-    figures = summary.measured
+    figures = [r for _, r in recall_figures(summary)]
     n, exact = quantity(figures[0].n, "text"), all(r.low == r.high for r in figures)
     target = next((s.notes["target"] for s in summary.manifest.stages if "target" in s.notes), "")
     how = f"measured on all {n}, exact" if exact else f"measured on {n}, intervals of 95 %"

@@ -1,4 +1,4 @@
-"""EDGES -> COMPONENTS. The only file that knows GraphFrames, and the only stage that runs actions: its iterations need them."""
+"""EDGES -> LABELS. The only file that knows GraphFrames, and the only stage that runs actions: its iterations need them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_dedup.checkpoints import Checkpoints, borrowed, context_folder
 from spark_dedup.errors import ComponentsError
 from spark_dedup.kernels.forest import forest_batches
-from spark_dedup.schema import COMPONENTS, EDGES, LEFT_ID, REP_ID, RIGHT_ID
+from spark_dedup.schema import EDGES, LABELS, LEFT_ID, REP_ID, RIGHT_ID
 
 COMPONENT_ID = "component_id"
 ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -54,7 +54,7 @@ def components(
         one_task_edges: Forest edges up to which the DataFrame engine finishes in one task instead of iterating.
 
     Yields:
-        COMPONENTS: every vertex once, isolated ones included, with the least `rep_id` of its component.
+        LABELS: every vertex once, isolated ones included, with the least `rep_id` of its component.
 
     Raises:
         ComponentsError: If the labels contradict the input; the block is not entered.
@@ -70,7 +70,7 @@ def components(
         with connect(forest, size, engine, one_task_edges, checkpoints) as stars:
             found = checkpoints.cut(label(vertices, stars))
         check_components(vertices, edges, found, forest_edges=size)
-        yield COMPONENTS.conform(found)
+        yield LABELS.conform(found)
 
 
 def connect(forest: DataFrame, size: int, engine: str, one_task_edges: int, checkpoints: Checkpoints) -> AbstractContextManager[DataFrame]:
@@ -92,7 +92,7 @@ def label(vertices: DataFrame, stars: DataFrame) -> DataFrame:
         stars: EDGES, the least id of a component on the left, each vertex at most once on the right.
 
     Returns:
-        COMPONENTS.
+        LABELS.
     """
     return vertices.join(stars, F.col(REP_ID) == F.col(RIGHT_ID), how="left").select(
         REP_ID, F.coalesce(LEFT_ID, REP_ID).alias(COMPONENT_ID)
@@ -231,7 +231,7 @@ def check_components(vertices: DataFrame, edges: DataFrame, found: DataFrame, *,
     Args:
         vertices: `rep_id`.
         edges: All EDGES, as they were before any of them was replaced.
-        found: Stored COMPONENTS.
+        found: Stored LABELS.
         forest_edges: Edges that are enough to connect everything; each joins two components at most.
 
     Raises:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_dedup import load_config, run
+from spark_dedup.session import BRIEF
 
 
 def mapped_files() -> dict[str, list[int]]:
@@ -42,6 +43,7 @@ def main() -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
+        "spark.executor.extraJavaOptions": BRIEF,
         "spark.executor.cores": "2",
         "spark.executor.memory": "768m",
         "spark.sql.shuffle.partitions": "4",

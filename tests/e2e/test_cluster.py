@@ -18,6 +18,7 @@ from planted import families
 
 from spark_dedup import load_config, run, schema
 from spark_dedup.jars import installed, jar_folder, spark_line
+from spark_dedup.session import BRIEF
 from spark_dedup.store import TableStore
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,16 @@ def environment(**extra):
     """The environment of a child process: this Python, and the planted encoder."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_")) or k == "SPARK_DEDUP_JARS"}
     path = os.pathsep.join([str(ROOT / "tests" / "data"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**own, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": path, "TZ": "UTC", **extra}
+    java = {"SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_SUBMIT_OPTS": BRIEF}
+    return {
+        **own,
+        **java,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": path,
+        "TZ": "UTC",
+        **extra,
+    }
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 
+from spark_dedup.session import BRIEF
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = [path.stem for path in sorted(FOLDER.iterdir()) if path.suffix == ".py"]
 KERNEL = "this-python"
@@ -74,6 +76,7 @@ def execute(tmp_path_factory) -> Callable[[str], Executed]:
         patch.setenv("JUPYTER_PATH", str(scratch))
         patch.setenv("IPYTHONDIR", str(scratch / "ipython"))  # no start-up files of whoever runs the tests
         patch.setenv("SPARK_DEDUP_DEMO_FOLDER", str(scratch / "demo"))
+        patch.setenv("SPARK_SUBMIT_OPTS", BRIEF)
         yield run
 
 

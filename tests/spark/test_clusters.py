@@ -7,13 +7,13 @@ from pyspark.sql import functions as F
 
 from spark_dedup import schema
 from spark_dedup.config import MergeConfig
-from spark_dedup.stages.clusters import expand_clusters, list_set_aside
+from spark_dedup.stages.clusters import expand_clusters, fill_keep, list_set_aside, split_components
 from spark_dedup.stages.score import accepted_edges, judge_pairs
 
 # Five texts: A (copies 1, 2), B (3), C (4), D (5); record 6 has no text. A-B-C are one component, B-C was never measured.
 RECORDS = [(1, "A", "kA"), (2, "A", "kA"), (3, "Bbb", "kB"), (4, "C", "kC"), (5, "D", "kD"), (6, None, None)]
 REPS = [(0, "kA", 1, "A", 2, True), (1, "kB", 3, "Bbb", 1, True), (2, "kC", 4, "C", 1, True), (3, "kD", 5, "D", 1, True)]
-COMPONENTS = [(0, 0), (1, 0), (2, 0), (3, 3)]
+COMPONENTS = [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 3, 3)]
 PAIRS = [
     (0, 1, ["hnsw"], 0.97, 0.8, 0.9, 0.0, "same"),
     (0, 2, ["hnsw"], 0.95, 0.7, 0.9, 0.5, "differ"),
@@ -39,11 +39,10 @@ def tables(spark):
     }
 
 
-def clusters_of(tables, order=("keep.k1 desc", "keep.k2 asc"), similarities=None):
-    ways = {"desc": F.desc, "asc": F.asc, "last": F.asc_nulls_last}
-    columns = [ways[way](name) for name, way in map(str.split, order)]
-    known = [tables[name] for name in ("records", "representatives", "problems", "components", "pairs")]
-    out = expand_clusters(*known, columns, "r1", similarities)
+def clusters_of(tables, descending=(True, False)):
+    out = expand_clusters(
+        tables["records"], tables["representatives"], tables["problems"], tables["components"], tables["pairs"], descending, "r1"
+    )
     return {r["record_id"]: r.asDict() for r in out.collect()}
 
 
@@ -73,7 +72,7 @@ def test_match_kind_and_scores_are_against_the_canonical_record(tables):
 
 
 def test_ties_of_the_keep_policy_are_broken_by_the_record_id(tables):
-    got = clusters_of({**tables, "records": tables["records"].withColumn("keep", F.struct(F.lit(1).alias("k1")))}, ("keep.k1 desc",))
+    got = clusters_of({**tables, "records": tables["records"].withColumn("keep", F.struct(F.lit(1).alias("k1")))}, (True,))
     assert {r["canonical_id"] for i, r in got.items() if i <= 4} == {1}
     assert {i: got[i]["match_kind"] for i in (1, 2, 3)} == {1: "exact", 2: "exact", 3: "near"}
     assert (got[2]["cosine"], got[2]["jaccard"]) == (1.0, 1.0)
@@ -82,12 +81,18 @@ def test_ties_of_the_keep_policy_are_broken_by_the_record_id(tables):
 def test_the_rule_of_semdedup_keeps_the_text_farthest_from_the_centroid(spark, tables):
     # Of A (0.9), B (0.7) and C (0.8) the one with the lowest similarity is B, record 3; by the highest it is A, records 1 and 2.
     near = spark.createDataFrame([(0, 0.9), (1, 0.7), (2, 0.8), (3, 1.0)], "rep_id bigint, centroid_similarity double")
-    order = ("centroid_similarity last", "keep.k1 desc")
-    assert {r["canonical_id"] for i, r in clusters_of(tables, order, near).items() if i <= 4} == {3}
-    nearest = clusters_of(tables, ("centroid_similarity desc", "keep.k2 desc"), near)
-    assert {r["canonical_id"] for i, r in nearest.items() if i <= 4} == {2}
-    # A text without a vector is not the farthest.
-    assert {r["canonical_id"] for i, r in clusters_of(tables, order, near.where("rep_id <> 1")).items() if i <= 4} == {4}
+    records = tables["records"].withColumn("keep", F.struct(F.lit(None).cast("double").alias("k1"), F.col("record_id").alias("k2")))
+
+    def canonical(similarities, *, descending):
+        by_centroid = {1: ("centroid_similarity", descending)}
+        filled = fill_keep(records, tables["representatives"], similarities, by_centroid)
+        return {r["canonical_id"] for i, r in clusters_of({**tables, "records": filled}, (descending, True)).items() if i <= 4}
+
+    assert canonical(near, descending=False) == {3}
+    assert canonical(near, descending=True) == {2}  # of two copies the one with the larger id, by the second value
+    # A text without a vector comes last either way.
+    assert canonical(near.where("rep_id <> 1"), descending=False) == {4}
+    assert canonical(near.where("rep_id <> 0"), descending=True) == {4}
 
 
 def test_ten_copies_list_all_nine_others_with_their_score(spark):
@@ -98,10 +103,9 @@ def test_ten_copies_list_all_nine_others_with_their_score(spark):
         [(0, "k1", 100, "same", 10, True), (1, "k2", 7, "other", 1, True)], schema.REPRESENTATIVES.ddl("bigint")
     )
     none = spark.createDataFrame([], "exact_key string, problem string")
-    components = spark.createDataFrame([(0, 0), (1, 1)], schema.COMPONENTS.ddl())
+    components = spark.createDataFrame([(0, 0, 0), (1, 1, 1)], schema.COMPONENTS.ddl())
     pairs = spark.createDataFrame([], schema.CANDIDATE_PAIRS.ddl("bigint"))
-    out = expand_clusters(records, representatives, none, components, pairs, [F.desc("keep.k1")], "r1")
-    got = {r["record_id"]: r for r in out.collect()}
+    got = {r["record_id"]: r for r in expand_clusters(records, representatives, none, components, pairs, (True,), "r1").collect()}
     assert [i for i, r in got.items() if r["is_canonical"]] and {i for i, r in got.items() if r["is_canonical"]} == {
         109,
         7,
@@ -117,3 +121,27 @@ def test_rows_set_aside_name_every_record_of_the_key_and_the_reason(spark, table
     embeddings = spark.createDataFrame(rows, schema.EMBEDDINGS.ddl())
     got = {(r["record_id"], r["reason"], r["detail"]) for r in list_set_aside(tables["records"], embeddings, "r1").collect()}
     assert got == {(6, "no_text", None), (1, "cut_text", "300 tokens"), (2, "cut_text", "300 tokens"), (5, "bad_embedding", "nan")}
+
+
+@pytest.mark.parametrize("tiles", [1, 7])
+def test_components_are_cut_around_the_text_of_the_record_that_is_kept_first(spark, tiles):
+    """A chain 0-1-2-3 beside a pair 4-5, a loop that is alone (6), and a text without any edge (7)."""
+    # text 2 has the longest record among its two copies, so it comes first in the chain and takes 1 and 3; 0 is left alone
+    lengths = [(10, 0, 5), (11, 1, 7), (12, 2, 3), (13, 2, 9), (14, 3, 8), (15, 4, 1), (16, 5, 1), (17, 6, 1), (18, 7, 1)]
+    records = spark.createDataFrame(
+        [(i, f"k{rep}", (length,)) for i, rep, length in lengths], "record_id bigint, exact_key string, keep struct<k1: bigint>"
+    )
+    representatives = spark.createDataFrame([(rep, f"k{rep}") for rep in range(8)], "rep_id bigint, exact_key string")
+    labels = spark.createDataFrame([(0, 0), (1, 0), (2, 0), (3, 0), (4, 4), (5, 4), (6, 6), (7, 7)], schema.LABELS.ddl())
+    edges = spark.createDataFrame([(2, 3), (0, 1), (4, 5), (1, 2), (6, 6)], schema.EDGES.ddl())
+    out = split_components(labels, edges, records.repartition(3), representatives, (True,), tiles=tiles)
+    assert sorted(map(tuple, out.collect())) == [
+        (0, 0, 0),
+        (1, 0, 1),
+        (2, 0, 1),
+        (3, 0, 1),
+        (4, 4, 4),
+        (5, 4, 4),
+        (6, 6, 6),
+        (7, 7, 7),
+    ]

@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from spark_dedup import schema
 from spark_dedup.checkpoints import check_checkpoint_dir
 from spark_dedup.errors import ComponentsError, EnvironmentProblem
-from spark_dedup.schema import COMPONENTS, EDGES
+from spark_dedup.schema import EDGES
 from spark_dedup.stages import components as stage
 from spark_dedup.stages.components import check_components, components
 
@@ -174,7 +175,7 @@ VERTICES, PAIRS, LABELS = range(6), [(0, 1), (1, 2), (0, 1), (3, 4)], [(0, 0), (
 
 def checked(spark, labels, vertices=VERTICES, edges=PAIRS):
     v, e = frames(spark, vertices, edges)
-    check_components(v, e, spark.createDataFrame(labels, COMPONENTS.ddl()), forest_edges=3)
+    check_components(v, e, spark.createDataFrame(labels, schema.LABELS.ddl()), forest_edges=3)
 
 
 def test_the_check_accepts_the_right_labels(spark):

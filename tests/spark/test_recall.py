@@ -133,7 +133,7 @@ def pairs_frame(spark, pairs: list[tuple[int, int]]):
 
 
 def measure(spark, truth, pairs, components, searched, limits=None, **more):
-    labels = spark.createDataFrame(list(components.items()), COMPONENTS.ddl())
+    labels = spark.createDataFrame([(text, label, label) for text, label in components.items()], COMPONENTS.ddl())
     options = {"rule": RULE, "floor": 0.85, "run_id": "r", "texts": 10, **more}
     return {(row.metric, row.floor): row for row in recall_rows(truth, pairs, labels, searched, limits or Limits(), **options)}
 

@@ -12,7 +12,7 @@ import pytest
 from spark_dedup.errors import ConfigError
 from spark_dedup.kernels.buckets import bucket_pairs
 from spark_dedup.kernels.features import decode, features, pair_scores
-from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, s_curve, shingle_sets, signatures
+from spark_dedup.kernels.minhash import ShingleSets, alike_between, band_hashes, bands_for, s_curve, shingle_sets, signatures
 from spark_dedup.kernels.ragged import edges
 
 
@@ -171,3 +171,23 @@ def test_a_large_bucket_is_split_and_what_is_still_large_becomes_a_star():
     assert pairs == [(1, 3), (2, 4), (2, 5), (2, 6), (7, 8)]
     assert (split, left_out) == (1, 15 - 4)
     assert pairs_of([0] * 3, [1, 2, 3], [1, 2, 3], 2) == ([], 1, 3)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.5, 0.8, 1.0])
+def test_alike_sets_are_found_exhaustively(threshold, monkeypatch):
+    rng = np.random.default_rng(11)
+    seeds = [set(rng.choice(200, size=n, replace=False).tolist()) for n in (1, 2, 12, 40)]
+    near = [{v for v in s if rng.random() > 0.1} | {int(rng.integers(200))} for s in seeds for _ in range(15)]
+    sample, base = [set(), *seeds, *near[::4]], [*near, set(), *seeds]
+    monkeypatch.setattr("spark_dedup.kernels.minhash._MEETINGS", 7)  # many small slices
+    left, right, jaccard = alike_between(sets_of(*sample), sets_of(*base), threshold)
+    want = {(i, k): len(a & b) / len(a | b) for i, a in enumerate(sample) for k, b in enumerate(base) if a and b}
+    want = {pair: value for pair, value in want.items() if value >= threshold}
+    assert len(want) > 4
+    assert dict(zip(zip(left.tolist(), right.tolist(), strict=True), jaccard.tolist(), strict=True)) == want
+    assert len(left) == len(want), "each pair once"
+
+
+def test_no_set_is_like_an_empty_one():
+    for sample, base in ((sets_of(), sets_of({1})), (sets_of(set()), sets_of(set())), (sets_of({1}), sets_of())):
+        assert [len(column) for column in alike_between(sample, base, 0.5)] == [0, 0, 0]

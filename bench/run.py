@@ -1,7 +1,9 @@
 """Run the benches: `python bench/run.py [NAME]`, or `make bench [NAME=hnsw]`.
 
 Each prints a ratio against something run beside it and checks the answers, and leaves `bench/out/<name>.json`. Vectors and texts
-come from the sample and, where SPARK_DEDUP_BENCH_DATA names a folder of */passages.parquet, from there too.
+come from the sample and, where SPARK_DEDUP_BENCH_DATA names a folder of */passages.parquet, from there too; their vectors are kept in
+bench/cache, or where SPARK_DEDUP_BENCH_CACHE says. SPARK_DEDUP_BENCH_ROWS and SPARK_DEDUP_BENCH_SIZES (with commas; growth, plan_truth)
+make a bench smaller.
 """
 
 from __future__ import annotations

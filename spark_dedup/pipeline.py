@@ -531,8 +531,8 @@ def make_recall(job: Job) -> Outcome:
         why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
         notes["recall"] = f"{RECALL_NOT_MEASURED} ({why})"
     if config.recall.target is not None:
-        target = config.recall.target
-        notes["target"] = verdict(figures, target) if figures else f"recall.target {target:g}: not checked"
+        checked = verdict(figures, config.recall.target) if figures else "not checked"
+        notes["target"] = f"recall.target {config.recall.target:g} {checked}"
     if config.minhash.enabled:
         shared = words_recall(job, config.recall.sample)
         figures, notes["recall"] = [*figures, *shared], f"{notes['recall']}; {quote_shared(shared)}"

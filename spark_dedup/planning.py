@@ -88,7 +88,8 @@ MOVED = ((1, 0), (200_000, 0), (40_000, 1024))
 
 SEED = 1
 SAMPLED = (
-    "vector binary, blob binary, text string, feature_bytes int, bytes int, encoded boolean, normalise double, features double, encode double"
+    "vector binary, blob binary, text string, feature_bytes int, bytes int, encoded boolean, normalise double, features double, "
+    "encode double"
 )
 
 

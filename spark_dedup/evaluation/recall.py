@@ -329,4 +329,4 @@ def verdict(rows: Iterable[RecallRow], target: float) -> str:
         judged = "missed"
     else:
         judged = "not settled, as the interval reaches to both sides of it; a larger sample may tell (recall.sample, recall.share)"
-    return f"recall.target {target:g} at cosine >= {row.floor:.2f}: {judged}"
+    return f"at cosine >= {row.floor:.2f}: {judged}"

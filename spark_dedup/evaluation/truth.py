@@ -233,9 +233,7 @@ def tile_rate(dimension: int) -> float:
     return done * 2.0 * BLOCK_ROWS * BLOCK_COLUMNS * dimension / passed
 
 
-def truth_cost(
-    total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int
-) -> tuple[float, float]:
+def truth_cost(total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int) -> tuple[float, float]:
     """Seconds to find the true neighbours of a sample: of one pass over the base, and of each text.
 
     A text costs a product with every row of the base, 2 * total * dimension operations, and what its neighbours take; each block

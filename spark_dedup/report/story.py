@@ -348,7 +348,7 @@ _MEASURED = {
 
 def measured_how(summary: Summary) -> str:
     """How the figures of recall came about, in a few words."""
-    figures = summary.measured
+    figures = [r for _, r in recall_figures(summary)]
     n, exact = quantity(figures[0].n, "text"), all(r.low == r.high for r in figures)
     target = next((s.notes["target"] for s in summary.manifest.stages if "target" in s.notes), "")
     how = f"measured on all {n}, exact" if exact else f"measured on {n}, intervals of 95 %"

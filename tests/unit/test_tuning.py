@@ -29,7 +29,7 @@ def rows(value, low, high, floor=0.9):
     ],
 )
 def test_the_interval_decides_whether_a_target_is_met(figure, judged):
-    assert verdict(rows(*figure), 0.999).startswith(f"recall.target 0.999 at cosine >= 0.90: {judged}")
+    assert verdict(rows(*figure), 0.999).startswith(f"at cosine >= 0.90: {judged}")
 
 
 def test_half_and_twice_the_usual_number_of_cells_are_tried_unless_it_is_set():

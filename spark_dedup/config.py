@@ -22,7 +22,21 @@ from spark_dedup.errors import ConfigError
 FORMATS = ("table", "delta", "parquet", "json")
 REQUIRED = dataclasses.MISSING
 
-DEFAULT_RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
+_SAME_FIGURES = "(numbers in ('same', 'contained') or numbers = 'missing' and containment >= 0.9)"
+_SHARED_RUNS = "(containment >= 0.2 or least_words = most_words)"
+PRESETS = {
+    "near": (
+        "(substitution <= 0.02 or substitution <= 0.05 and least_words >= 100 and numbers = 'same') and substitution * least_words < 5.5 "
+        f"and {_SAME_FIGURES} and {_SHARED_RUNS}"
+    ),
+    "copies": "substitution = 0 and numbers = 'same' and jaccard >= 0.9",
+    "ocr": "substitution <= 0.2 and numbers in ('same', 'contained')",
+    "paraphrase": "cosine >= 0.9 and numbers in ('same', 'contained', 'missing')",
+    "code": "substitution <= 0.05 and (3 * most_words <= 5 * least_words or least_words >= 100)",
+}
+"""Merge rules by name. docs/merge-rules.md has what each is for, which other settings belong to it, and its measured figures."""
+
+DEFAULT_RULE = PRESETS["near"]
 """Accepts additions and cuts, refuses replacements: cosine alone merges filled-in copies of one form."""
 
 
@@ -200,7 +214,20 @@ class MinHashConfig(Section):
 class MergeConfig(Section):
     """What makes a candidate pair an edge."""
 
-    rule: str = setting(DEFAULT_RULE, "SQL condition over cosine, jaccard, containment, substitution and numbers.")
+    preset: str | None = setting(
+        None,
+        "A rule whose figures on labelled texts are in docs/merge-rules.md; null takes `near` where no `merge.rule` is given.",
+        choices=tuple(PRESETS),
+    )
+    rule: str | None = setting(
+        None,
+        "SQL condition over cosine, jaccard, containment, substitution, numbers, least_words and most_words, in place of a preset.",
+    )
+
+    @property
+    def condition(self) -> str:
+        """The SQL condition in force."""
+        return self.rule or PRESETS[self.preset or "near"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +374,7 @@ def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
 
 def contradictions(config: DedupConfig) -> Iterable[str]:
     """Settings that are each allowed but do not fit together."""
-    source, embed, search, minhash = config.source, config.embed, config.search, config.minhash
+    source, embed, search, minhash, merge = config.source, config.embed, config.search, config.minhash, config.merge
     if source.format == "table" and looks_like_path(source.table):
         yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
     if source.version is not None and source.format not in ("table", "delta"):
@@ -368,6 +395,8 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
             f"minhash.band_recall must be at most {best:.4g}, the best that minhash.permutations {minhash.permutations} can give at "
             f"minhash.threshold {minhash.threshold:g}, got {minhash.band_recall:g}"
         )
+    if merge.preset and merge.rule:
+        yield f"merge.preset and merge.rule cannot both be given, got {merge.preset!r} and {merge.rule!r}; leave one out"
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
 

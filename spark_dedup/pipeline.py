@@ -360,7 +360,7 @@ def make_recall(job: Job) -> Outcome:
         store.read(schema.COMPONENTS),
         vectors,
         engine.limits(search, read_cells(store, engine)),
-        rule=config.merge.rule,
+        rule=config.merge.condition,
         floor=config.search.floor,
         texts=texts,
         run_id=job.run_id,

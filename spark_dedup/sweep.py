@@ -220,7 +220,7 @@ def point(job: Job, own: SearchConfig, search: SearchConfig, name: str) -> Point
             alone,
             vectors,
             engine.limits(search, built[0] if built else read_cells(store, engine)),
-            rule=job.config.merge.rule,
+            rule=job.config.merge.condition,
             floor=job.config.search.floor,
             texts=job.finished["vectors"].rows_out or 0,
             run_id=job.run_id,

@@ -97,6 +97,7 @@ def test_the_truth_is_that_of_brute_force_for_any_layout(vectors, spark_conf, mo
     assert [row["containment"] for row in found] == scores.containment.tolist()
     assert [row["substitution"] for row in found] == scores.substitution.tolist()
     assert [row["numbers"] for row in found] == [NUMBERS[code] for code in scores.numbers]
+    assert [row["most_words"] for row in found] == scores.most_words.tolist()
     assert {row["fingerprint"] for row in found} == {made_for}
 
     assert is_truth_of(got, made_for, 50)

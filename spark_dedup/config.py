@@ -22,17 +22,17 @@ from spark_dedup.errors import ConfigError
 FORMATS = ("table", "delta", "parquet", "json")
 REQUIRED = dataclasses.MISSING
 
-_SAME_FIGURES = "(numbers in ('same', 'contained') or numbers = 'missing' and containment >= 0.9)"
+_SAME_NUMBERS = "(numbers in ('same', 'contained') or numbers = 'missing' and containment >= 0.9)"
 _SHARED_RUNS = "(containment >= 0.2 or least_words = most_words)"
 PRESETS = {
     "near": (
-        "(substitution <= 0.02 or substitution <= 0.05 and least_words >= 100 and numbers = 'same') and substitution * least_words < 5.5 "
-        f"and {_SAME_FIGURES} and {_SHARED_RUNS}"
+        "(substitution = 0 or least_words >= 80 and substitution * least_words < 4.5) "  # at most four words, which are whole numbers
+        f"and {_SAME_NUMBERS} and {_SHARED_RUNS}"
     ),
-    "copies": "substitution = 0 and numbers = 'same' and jaccard >= 0.9",
-    "ocr": "substitution <= 0.2 and numbers in ('same', 'contained')",
-    "paraphrase": "cosine >= 0.9 and numbers in ('same', 'contained', 'missing')",
-    "code": "substitution <= 0.05 and (3 * most_words <= 5 * least_words or least_words >= 100)",
+    "copies": "substitution = 0 and numbers = 'same' and jaccard >= 0.8",
+    "ocr": f"substitution <= 0.2 and {_SAME_NUMBERS}",
+    "paraphrase": "cosine >= 0.88 and numbers <> 'differ'",
+    "code": f"substitution <= 0.05 and (least_words >= 0.6 * most_words or least_words >= 100) and {_SHARED_RUNS}",
 }
 """Merge rules by name. docs/merge-rules.md has what each is for, which other settings belong to it, and its measured figures."""
 

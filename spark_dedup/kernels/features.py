@@ -186,8 +186,9 @@ def _blobs(texts: list[str | None]) -> pa.Array:
     """Features of at most 65,536 normalised texts."""
     present = [text for text in texts if text]
     words, word_rows = word_hashes(present)
-    numbers, number_rows = map(np.concatenate, zip(number_hashes(present), spelled_numbers(words, word_rows), strict=True))
-    sets = [as_set(*shingle_hashes(present, words, word_rows)), as_bag(words, word_rows), as_bag(numbers, number_rows)]
+    digits, spelled = number_hashes(present), spelled_numbers(words, word_rows)
+    numbers = as_bag(np.concatenate([digits[0], spelled[0]]), np.concatenate([digits[1], spelled[1]]))
+    sets = [as_set(*shingle_hashes(present, words, word_rows)), as_bag(words, word_rows), numbers]
 
     headers = np.zeros(len(present), dtype=_HEADER)
     headers["version"] = FEATURES_VERSION

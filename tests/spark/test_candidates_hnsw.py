@@ -177,11 +177,11 @@ def test_no_vector_and_one_vector_give_no_pair(spark, place, rows):
 
 
 def test_a_pair_found_twice_with_different_last_bits_keeps_the_higher_score(spark):
-    twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 0, None, None) for cosine in (0.96, 0.96000004)]
-    found = [*twice, (*[None] * 8, 4, 1)]  # the last row carries counts only
+    twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 4, 5, 0, None, None) for cosine in (0.96, 0.96000004)]
+    found = [*twice, (*[None] * 10, 4, 1)]  # the last row carries counts only
     pairs = distinct_pairs(spark.createDataFrame(found, FOUND), "hnsw", None)
     assert pairs.schema.simpleString() == spark.createDataFrame([], SCORED_PAIRS.ddl()).schema.simpleString()
-    assert list(map(tuple, pairs.collect())) == [(10, 729, ["hnsw"], 0.96000004, 0.5, 0.5, 0.25, "contained")]
+    assert list(map(tuple, pairs.collect())) == [(10, 729, ["hnsw"], 0.96000004, 0.5, 0.5, 0.25, "contained", 4, 5)]
 
 
 def test_limits_that_were_reached_are_counted(spark):

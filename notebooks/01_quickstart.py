@@ -69,7 +69,7 @@ config = demo_config(folder, "use", [])
 rows = write_source(spark, folder)
 Markdown(
     f"{rows:,} rows in `{config.source.table}`. Pairs with a cosine of at least {config.search.floor} are looked at, "
-    f"and this rule decides which of them are copies: `{config.merge.rule}`"
+    f"and this rule decides which of them are copies: `{config.merge.condition}`"
 )
 
 # %% [markdown]

@@ -52,7 +52,7 @@ folder = Path(os.environ.get("SPARK_DEDUP_DEMO_FOLDER", "demo-output/notebooks")
 config = demo_config(folder, "use", [])
 write_source(spark, folder)
 manifest = run(config, spark, progress=Progress(sys.stdout, "plain"))  # nothing to do where the quickstart has run
-rule, floor = config.merge.rule, config.search.floor
+rule, floor = config.merge.condition, config.search.floor
 
 # %% [markdown]
 # ## What is stored of a pair

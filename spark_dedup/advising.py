@@ -211,7 +211,7 @@ def judged(spark: SparkSession, pairs: Pairs, sample: Texts, config: DedupConfig
     rows = spark.createDataFrame(scores.drop(["methods"]).to_pandas(), ", ".join(WITHOUT_METHODS)).withColumn(
         "methods", F.array(F.lit(LSH))
     )
-    verdicts = rows.select(LEFT_ID, RIGHT_ID, F.coalesce(F.expr(config.merge.rule), F.lit(False))).collect()
+    verdicts = rows.select(LEFT_ID, RIGHT_ID, F.coalesce(F.expr(config.merge.condition), F.lit(False))).collect()
     held = {(row[0], row[1]) for row in verdicts if row[2]}
     return scores, np.array([pair in held for pair in zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)])
 

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 SCORES = ("cosine", "jaccard", "containment", "substitution")
+WORDS = ("least_words", "most_words")
 EVENTS = ("copies_not_paired", "asked_again", "saturated")
 FOUND = ", ".join(
-    [f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint", *(f"`{s}` double" for s in SCORES), "`numbers` int", *(f"`{e}` bigint" for e in EVENTS)]
+    [
+        f"`{LEFT_ID}` bigint, `{RIGHT_ID}` bigint",
+        *(f"`{s}` double" for s in SCORES),
+        *(f"`{n}` int" for n in ("numbers", *WORDS)),
+        *(f"`{e}` bigint" for e in EVENTS),
+    ]
 )
 """Pairs as workers give them; rows without ids carry the events that belong to no pair."""
 
@@ -72,6 +78,7 @@ def found_rows(found: Found) -> pa.RecordBatch:
     """FOUND rows of scored pairs."""
     s = found.scores
     columns = [found.left, found.right, found.cosine, s.jaccard, s.containment, s.substitution, s.numbers.astype(np.int32)]
+    columns += [s.least_words, s.most_words]
     none = pa.nulls(len(found.left), pa.int64())
     return pa.RecordBatch.from_arrays([*map(pa.array, columns), pa.array(found.left_out), none, none], schema=pa_schema(FOUND))
 
@@ -116,7 +123,7 @@ def distinct_pairs(found: DataFrame, method: str, noted: Observation | None) -> 
         SCORED_PAIRS.
     """
     # Numbers stay codes until here: a string among the aggregates would make Spark sort instead of hash.
-    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", "copies_not_paired")]
+    best = [F.max(name).alias(name) for name in (*SCORES, "numbers", *WORDS, "copies_not_paired")]
     pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
     return named_pairs(pairs, method, noted)
 

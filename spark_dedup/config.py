@@ -23,7 +23,21 @@ from spark_dedup.errors import ConfigError
 FORMATS = ("table", "delta", "parquet", "json")
 REQUIRED = dataclasses.MISSING
 
-DEFAULT_RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
+_SAME_NUMBERS = "(numbers in ('same', 'contained') or numbers = 'missing' and containment >= 0.9)"
+_SHARED_RUNS = "(containment >= 0.2 or least_words = most_words)"
+PRESETS = {
+    "near": (
+        "(substitution = 0 or least_words >= 80 and substitution * least_words < 4.5) "  # at most four words, which are whole numbers
+        f"and {_SAME_NUMBERS} and {_SHARED_RUNS}"
+    ),
+    "copies": "substitution = 0 and numbers = 'same' and jaccard >= 0.8",
+    "ocr": f"substitution <= 0.2 and {_SAME_NUMBERS}",
+    "paraphrase": "cosine >= 0.88 and numbers <> 'differ'",
+    "code": f"substitution <= 0.05 and (least_words >= 0.6 * most_words or least_words >= 100) and {_SHARED_RUNS}",
+}
+"""Merge rules by name. docs/merge-rules.md has what each is for, which other settings belong to it, and its measured figures."""
+
+DEFAULT_RULE = PRESETS["near"]
 """Accepts additions and cuts, refuses replacements: cosine alone merges filled-in copies of one form."""
 
 
@@ -286,7 +300,20 @@ class BlockingConfig(Section):
 class MergeConfig(Section):
     """What makes a candidate pair an edge."""
 
-    rule: str = setting(DEFAULT_RULE, "SQL condition over cosine, jaccard, containment, substitution and numbers.")
+    preset: str | None = setting(
+        None,
+        "A rule whose figures on labelled texts are in docs/merge-rules.md; null takes `near` where no `merge.rule` is given.",
+        choices=tuple(PRESETS),
+    )
+    rule: str | None = setting(
+        None,
+        "SQL condition over cosine, jaccard, containment, substitution, numbers, least_words and most_words, in place of a preset.",
+    )
+
+    @property
+    def condition(self) -> str:
+        """The SQL condition in force."""
+        return self.rule or PRESETS[self.preset or "near"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,7 +488,8 @@ def range_text(rule: Mapping[str, Any], kinds: set[Any]) -> str:
 
 def contradictions(config: DedupConfig) -> Iterable[str]:
     """Settings that are each allowed but do not fit together."""
-    source, embed, search, minhash, recall = config.source, config.embed, config.search, config.minhash, config.recall
+    source, embed, search, minhash, merge = config.source, config.embed, config.search, config.minhash, config.merge
+    recall = config.recall
     if source.format == "table" and looks_like_path(source.table):
         yield f"source.format must be one of delta, parquet, json for a path, got 'table' for source.table {source.table!r}"
     if source.version is not None and source.format not in ("table", "delta"):
@@ -483,6 +511,8 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
             f"minhash.threshold {minhash.threshold:g}, got {minhash.band_recall:g}"
         )
     yield from key_problems(config.blocking)
+    if merge.preset and merge.rule:
+        yield f"merge.preset and merge.rule cannot both be given, got {merge.preset!r} and {merge.rule!r}; leave one out"
     if search.max_neighbours < search.neighbours:
         yield (f"search.max_neighbours must be at least search.neighbours ({search.neighbours}), got {search.max_neighbours}")
     yield from pgvector_contradictions(search, config.pgvector)

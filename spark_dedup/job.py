@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECORD_SECONDS = 15.0
 """Work that a killed process may lose: a finished stage goes on record with those after it once they took this long together."""
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of the tables' meaning; raised whenever a store of an older version must not be continued."""
 
 
@@ -184,12 +184,12 @@ def open_job(config: DedupConfig, spark: SparkSession, steps: Sequence[Step], *,
     """
     caps = probe(spark)
     require_delta(caps)
-    check_rule(spark, config.merge.rule)
+    check_rule(spark, config.merge.condition)
     components_engine(caps, config.components.engine)
     source = open_source(spark, config)
     model = model_fingerprint(config, source)
     settings = {**as_dict(config), "model": model}
-    whole = fingerprint(config, model, source.state, LAYOUT, FEATURES_VERSION)
+    whole = fingerprint(config, config.merge.condition, model, source.state, LAYOUT, FEATURES_VERSION)
     store = TableStore(spark, config.store)
     store.prepare()
     if not caps.local:
@@ -236,7 +236,10 @@ def check_rule(spark: SparkSession, rule: str) -> None:
         ConfigError: Naming the rule, what is wrong, and the columns that there are.
     """
     pairs = spark.createDataFrame([], schema.SCORED_PAIRS.ddl())
-    hint = "the columns of a pair are cosine, jaccard, containment, substitution (numbers) and numbers ('same', 'contained', 'differ')"
+    hint = (
+        "the columns of a pair are cosine, jaccard, containment, substitution (numbers), least_words, most_words (whole numbers) and "
+        "numbers ('same', 'contained', 'missing', 'differ')"
+    )
     try:
         kind = pairs.select(F.expr(rule).alias("is_edge")).schema["is_edge"].dataType.simpleString()
     except AnalysisException as e:

@@ -577,7 +577,7 @@ def figures_of(
         components,
         job.store.read(schema.VECTORS),
         ENGINES[search.engine].limits(search, cells),
-        rule=job.config.merge.rule,
+        rule=job.config.merge.condition,
         floor=job.config.search.floor,
         texts=job.finished["vectors"].rows_out or 0,
         run_id=job.run_id,

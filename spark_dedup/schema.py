@@ -143,7 +143,9 @@ _scores = (
     Column("jaccard", "double", "shared share of all word 5-gram shingles of the two texts, in [0, 1]"),
     Column("containment", "double", "shared share of the shingles of the text that has fewer, in [0, 1]"),
     Column("substitution", "double", "words replaced, against the shorter text: 0 for an excerpt, large for a refilled form"),
-    Column("numbers", "string", "`same`, `contained` or `differ`: how the numbers of the two texts compare"),
+    Column("numbers", "string", "`same`, `contained`, `missing` (one text has none) or `differ`: how the numbers of the two texts compare"),
+    Column("least_words", "int", "words of the text with fewer"),
+    Column("most_words", "int", "words of the other text"),
 )
 
 RECORDS = Table(

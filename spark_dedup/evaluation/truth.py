@@ -140,7 +140,8 @@ def neighbours_of(block: Block, floor: float) -> Callable[[Iterable[pa.RecordBat
                 for query, other, cosine, s in block.neighbours(ids, vectors, decode(batch.column("features")), floor):
                     columns = [query, other, cosine, s.jaccard, s.containment, s.substitution]
                     numbers = words.take(pa.array(s.numbers))
-                    yield pa.RecordBatch.from_arrays([*map(pa.array, columns), numbers], schema=schema)
+                    words_of = map(pa.array, (s.least_words, s.most_words))
+                    yield pa.RecordBatch.from_arrays([*map(pa.array, columns), numbers, *words_of], schema=schema)
 
     return find
 

@@ -1,7 +1,7 @@
 """Compact features of a text, and the scores of a pair of texts computed from them.
 
-A text becomes three sets of 64-bit hashes: its word 5-gram shingles, the bag of its words, the bag of its numbers (`shingles`
-says what each is). A bag is a set too: the second "the" of a text is another element than the first.
+A text becomes three sets of 64-bit hashes: its word 5-gram shingles, the bag of its words, the bag of its numbers, in digits or
+spelled out (`shingles` says what each is). A bag is a set too: the second "the" of a text is another element than the first.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from spark_dedup.errors import StoreError
 from spark_dedup.kernels.ragged import edges, ranges, slices
-from spark_dedup.kernels.shingles import as_bag, as_set, number_hashes, shingle_hashes, word_hashes
+from spark_dedup.kernels.shingles import as_bag, as_set, number_hashes, shingle_hashes, spelled_numbers, word_hashes
 from spark_dedup.kernels.text import INVISIBLE, Texts, normalize_pieces
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Changes whenever the same text would get other features. The first number of every blob, and part of the stored fingerprint."""
 
-NUMBERS = ("same", "contained", "differ")
+NUMBERS = ("same", "contained", "missing", "differ")
 """Names of the codes in `PairScores.numbers`."""
 
 UInts: TypeAlias = NDArray[np.uint64]
@@ -82,13 +82,18 @@ class PairScores:
         jaccard: float64 (p,) in [0, 1]: shared shingles / all shingles of the two texts.
         containment: float64 (p,) in [0, 1]: shared shingles / shingles of the text that has fewer.
         substitution: float64 (p,) in [0, 1]: words that only one text has, of the text with fewer such / words of the shorter text.
-        numbers: int8 (p,) codes of `NUMBERS`: the bags are equal; one that is not empty lies inside the other; neither.
+        numbers: int8 (p,) codes of `NUMBERS`: the bags are equal; one that is not empty lies inside the other; only one of the texts has
+            numbers; none of these.
+        least_words: int32 (p,): words of the text with fewer.
+        most_words: int32 (p,): words of the other text.
     """
 
     jaccard: NDArray[np.float64]
     containment: NDArray[np.float64]
     substitution: NDArray[np.float64]
     numbers: NDArray[np.int8]
+    least_words: NDArray[np.int32]
+    most_words: NDArray[np.int32]
 
 
 def features(texts: Texts, *, lowercase: bool = False, strip_punctuation: bool = False) -> pa.Array:
@@ -166,11 +171,14 @@ def pair_scores(left: FeatureBlock, left_rows: Ints, right: FeatureBlock, right_
     least, most = np.minimum(a, b), np.maximum(a, b)
     is_same = (shared == most)[:, 2]
     is_contained = ((shared == least) & (least > 0))[:, 2]
+    is_missing = least[:, 2] == 0
     return PairScores(
         jaccard=shared[:, 0] / np.maximum(1, (a + b - shared)[:, 0]),
         containment=shared[:, 0] / np.maximum(1, least[:, 0]),
         substitution=(least - shared)[:, 1] / np.maximum(1, least[:, 1]),
-        numbers=np.where(is_same, 0, np.where(is_contained, 1, 2)).astype(np.int8),
+        numbers=np.select([is_same, is_contained, is_missing], [0, 1, 2], 3).astype(np.int8),
+        least_words=least[:, 1].astype(np.int32),
+        most_words=most[:, 1].astype(np.int32),
     )
 
 
@@ -178,7 +186,9 @@ def _blobs(texts: list[str | None]) -> pa.Array:
     """Features of at most 65,536 normalised texts."""
     present = [text for text in texts if text]
     words, word_rows = word_hashes(present)
-    sets = [as_set(*shingle_hashes(present, words, word_rows)), as_bag(words, word_rows), as_bag(*number_hashes(present))]
+    digits, spelled = number_hashes(present), spelled_numbers(words, word_rows)
+    numbers = as_bag(np.concatenate([digits[0], spelled[0]]), np.concatenate([digits[1], spelled[1]]))
+    sets = [as_set(*shingle_hashes(present, words, word_rows)), as_bag(words, word_rows), numbers]
 
     headers = np.zeros(len(present), dtype=_HEADER)
     headers["version"] = FEATURES_VERSION

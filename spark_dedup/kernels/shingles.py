@@ -29,6 +29,15 @@ _SLICE_BYTES = 1 << 18  # hashed at once, so that the arrays stay in the process
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_ONES = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety hundred"
+SPELLED = {
+    **{word: str(n) for n, word in enumerate(_ONES.split(), 1)},
+    **{word: str(n) for n, word in zip(range(20, 101, 10), _TENS.split(), strict=True)},
+    **{"first": "1", "second": "2", "third": "3", "thousand": "1000"},
+}
+"""Numbers that are spelled out, in English."""
+
 _WITHOUT_BLANKS = (  # blocks of the scripts that are written without blanks between words
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -91,6 +100,28 @@ def number_hashes(texts: list[str]) -> tuple[Hashes, Rows]:
     inside[1:-1] |= _IS_INNER[data[1:-1]] & inside[:-2] & inside[2:]
     starts, stops = _runs(inside)
     return _span_hashes(data, starts, stops), _rows(text_starts, starts)
+
+
+def spelled_numbers(words: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
+    """The words that spell a number in English, as hashes of its digits: `six` counts as the number `6`.
+
+    Args:
+        words: As `word_hashes` gives them.
+        rows: Rows of the words.
+    """
+    keys, digits = _spelled_table()
+    at = np.searchsorted(keys, words)
+    found = np.flatnonzero(keys[np.minimum(at, len(keys) - 1)] == words)
+    return digits[at[found]], rows[found]
+
+
+@lru_cache(maxsize=1)
+def _spelled_table() -> tuple[Hashes, Hashes]:
+    """Ascending hashes of the words in `SPELLED`, and those of their digits."""
+    words, _ = word_hashes([" ".join(SPELLED)])
+    digits, _ = number_hashes([" ".join(SPELLED.values())])
+    order = np.argsort(words)
+    return words[order], digits[order]
 
 
 def char_hashes(texts: list[str]) -> tuple[Hashes, Rows]:

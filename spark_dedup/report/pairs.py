@@ -214,8 +214,8 @@ def refusal_reason(pair: PairView, rule: str = DEFAULT_RULE) -> str:
 
     Args:
         pair: The pair.
-        rule: The merge rule. Only scores that it names are given as reasons; a score that satisfies the default rule's
-            own limit is none.
+        rule: The merge rule. Only scores that it names are given as reasons; one that is within the rule's strictest limit for
+            a substitution, or beyond its loosest for another score, is none.
 
     Returns:
         Such as `4 of 31 words replaced (substitution 0.13), numbers differ: 2.4.1 against 2.7.2`.
@@ -224,19 +224,25 @@ def refusal_reason(pair: PairView, rule: str = DEFAULT_RULE) -> str:
     reasons = []
     if "substitution" in named and pair.substitution and _over(rule, pair.substitution):
         reasons.append(_replaced(pair))
-    if "numbers" in named and pair.numbers == "differ":
+    if "numbers" in named and pair.numbers in ("missing", "differ"):
         reasons.append("numbers differ" + _numbers(pair))
     for name, word in (("cosine", "cosine"), ("jaccard", "Jaccard"), ("containment", "containment")):
         value = getattr(pair, name)
-        if name in named and value is not None:
+        if name in named and value is not None and not _reaches(rule, name, value):
             reasons.append(f"{word} {value:.3f}")
     return ", ".join(reasons) or "its scores do not satisfy the rule"
 
 
 def _over(rule: str, substitution: float) -> bool:
-    """Whether a substitution is above every limit that the rule sets for it."""
+    """Whether a substitution is above the strictest limit that the rule sets for it."""
     limits = [float(x) for x in re.findall(r"substitution\s*<=?\s*(\d*\.?\d+)", rule.lower())]
-    return substitution > max(limits, default=0.0)
+    return substitution > min(limits, default=0.0)
+
+
+def _reaches(rule: str, name: str, value: float) -> bool:
+    """Whether a score reaches the loosest limit that the rule sets for it; False where it sets none."""
+    limits = [float(x) for x in re.findall(rf"\b{name}\s*>=?\s*(\d*\.?\d+)", rule.lower())]
+    return bool(limits) and value >= min(limits)
 
 
 def _replaced(pair: PairView) -> str:

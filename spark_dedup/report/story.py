@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_dedup.config import DEFAULT_RULE
+from spark_dedup.config import MergeConfig
 from spark_dedup.limits import LIMITS, Limit
 from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.summary import LooseCluster, PairView, RecallView, Summary
@@ -81,7 +81,8 @@ def figure(manifest: RunManifest, stage: str, name: str) -> int | None:
 
 def merge_rule(summary: Summary) -> str:
     """The rule that the run used."""
-    return str(setting(summary.manifest.settings, "merge", "rule") or DEFAULT_RULE)
+    named = (setting(summary.manifest.settings, "merge", name) for name in ("preset", "rule"))
+    return MergeConfig(**dict(zip(("preset", "rule"), named, strict=True))).condition
 
 
 def scores(pair: PairView) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import SCORES
+from spark_dedup.asking import SCORES, WORDS
 from spark_dedup.config import MergeConfig
 from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.features import NUMBERS, decode, pair_scores
@@ -114,8 +114,9 @@ def scored(pairs: pa.Table, texts: pa.Table, floors: Floors) -> Iterator[pa.Reco
     cosine, known = known_cosines(texts["vector"], left, right)
     numbers = pa.array(NUMBERS).take(pa.array(scores.numbers))
     others = map(pa.array, (scores.jaccard, scores.containment, scores.substitution))
+    words = map(pa.array, (scores.least_words, scores.most_words))
     methods = pairs["methods"].filter(pa.array(kept))
-    columns = [pa.array(ids[left]), pa.array(ids[right]), methods, pa.array(cosine, mask=~known), *others, numbers]
+    columns = [pa.array(ids[left]), pa.array(ids[right]), methods, pa.array(cosine, mask=~known), *others, numbers, *words]
     yield from pa.Table.from_arrays(columns, schema=SCORED_PAIRS.arrow()).to_batches()
 
 
@@ -143,7 +144,7 @@ def one_row_a_pair(*sources: DataFrame) -> DataFrame:
     both = sources[0]
     for source in sources[1:]:
         both = both.unionByName(source)
-    scores = [F.max(name).alias(name) for name in (*SCORES, "numbers")]
+    scores = [F.max(name).alias(name) for name in (*SCORES, "numbers", *WORDS)]
     methods = F.array_sort(F.array_distinct(F.flatten(F.collect_list("methods")))).alias("methods")
     return SCORED_PAIRS.conform(both.groupBy(LEFT_ID, RIGHT_ID).agg(methods, *scores))
 
@@ -154,7 +155,7 @@ def judge_pairs(pairs: DataFrame, representatives: DataFrame, config: MergeConfi
     Args:
         pairs: SCORED_PAIRS.
         representatives: REPRESENTATIVES, for the record ids.
-        config: Uses `rule`; a rule that gives null refuses the pair.
+        config: Uses `condition`; a rule that gives null refuses the pair.
         run_id: Run that writes the rows.
 
     Returns:
@@ -162,7 +163,7 @@ def judge_pairs(pairs: DataFrame, representatives: DataFrame, config: MergeConfi
     """
     left = representatives.select(F.col(REP_ID).alias(LEFT_ID), F.col(RECORD_ID).alias("left_record"))
     right = representatives.select(F.col(REP_ID).alias(RIGHT_ID), F.col(RECORD_ID).alias("right_record"))
-    judged = pairs.withColumn("is_edge", F.coalesce(F.expr(config.rule), F.lit(False))).withColumn(RUN_ID, F.lit(run_id))
+    judged = pairs.withColumn("is_edge", F.coalesce(F.expr(config.condition), F.lit(False))).withColumn(RUN_ID, F.lit(run_id))
     return CANDIDATE_PAIRS.conform(judged.join(left, LEFT_ID, how="inner").join(right, RIGHT_ID, how="inner"))
 
 

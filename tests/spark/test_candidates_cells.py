@@ -100,6 +100,7 @@ def test_pairs_and_scores_are_those_of_brute_force(spark, crowded):
     wanted = (s.tolist() for s in (scores.jaccard, scores.containment, scores.substitution))
     assert [p[4:7] for p in pairs] == list(zip(*wanted, strict=True))
     assert [p[7] for p in pairs] == [NUMBERS[code] for code in scores.numbers]
+    assert [p[8:10] for p in pairs] == list(zip(scores.least_words.tolist(), scores.most_words.tolist(), strict=True))
     assert all(p[2] == ["cells"] for p in pairs)
     assert noted == {"pairs": len(want), **QUIET}
 

@@ -93,6 +93,7 @@ def test_pairs_and_scores_are_those_of_brute_force(spark):
     want_scores = (x.tolist() for x in (scores.jaccard, scores.containment, scores.substitution))
     assert [p[4:7] for p in pairs] == list(zip(*want_scores, strict=True))
     assert [p[7] for p in pairs] == [NUMBERS[code] for code in scores.numbers]
+    assert [p[8:10] for p in pairs] == list(zip(scores.least_words.tolist(), scores.most_words.tolist(), strict=True))
     assert all(p[2] == ["hnsw"] for p in pairs)
     assert noted == {"pairs": len(want), "asked_again": 121, "saturated": 0, "copies_not_paired": 0}
 
@@ -176,11 +177,11 @@ def test_no_vector_and_one_vector_give_no_pair(spark, place, rows):
 
 
 def test_a_pair_found_twice_with_different_last_bits_keeps_the_higher_score(spark):
-    twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 0, None, None) for cosine in (0.96, 0.96000004)]
-    found = [*twice, (*[None] * 8, 4, 1)]  # the last row carries counts only
+    twice = [(10, 729, cosine, 0.5, 0.5, 0.25, 1, 4, 5, 0, None, None) for cosine in (0.96, 0.96000004)]
+    found = [*twice, (*[None] * 10, 4, 1)]  # the last row carries counts only
     pairs = distinct_pairs(spark.createDataFrame(found, FOUND), "hnsw", None)
     assert pairs.schema.simpleString() == spark.createDataFrame([], SCORED_PAIRS.ddl()).schema.simpleString()
-    assert list(map(tuple, pairs.collect())) == [(10, 729, ["hnsw"], 0.96000004, 0.5, 0.5, 0.25, "contained")]
+    assert list(map(tuple, pairs.collect())) == [(10, 729, ["hnsw"], 0.96000004, 0.5, 0.5, 0.25, "contained", 4, 5)]
 
 
 def test_limits_that_were_reached_are_counted(spark):

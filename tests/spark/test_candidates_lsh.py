@@ -70,7 +70,7 @@ def test_a_bucket_over_the_bound_is_split_and_counted(spark):
 
 
 def test_a_pair_of_two_methods_is_one_row(spark):
-    scores = (0.9, 0.8, 0.7, 0.0, "same")
+    scores = (0.9, 0.8, 0.7, 0.0, "same", 8, 9)
     by_vectors = spark.createDataFrame([(1, 2, ["hnsw"], *scores), (1, 3, ["hnsw"], *scores)], SCORED_PAIRS.ddl())
     by_words = spark.createDataFrame([(1, 2, ["lsh"], *scores), (4, 5, ["lsh"], None, *scores[1:])], SCORED_PAIRS.ddl())
     got = sorted(map(tuple, one_row_a_pair(by_words, by_vectors).collect()))

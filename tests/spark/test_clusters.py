@@ -16,9 +16,9 @@ RECORDS = [(1, "A", "kA"), (2, "A", "kA"), (3, "Bbb", "kB"), (4, "C", "kC"), (5,
 REPS = [(0, "kA", 1, "A", 2, True), (1, "kB", 3, "Bbb", 1, True), (2, "kC", 4, "C", 1, True), (3, "kD", 5, "D", 1, True)]
 COMPONENTS = [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 3, 3)]
 PAIRS = [
-    (0, 1, ["hnsw"], 0.97, 0.8, 0.9, 0.0, "same"),
-    (0, 2, ["hnsw"], 0.95, 0.7, 0.9, 0.5, "differ"),
-    (1, 3, ["hnsw"], 0.9, 0.1, 0.2, None, "same"),
+    (0, 1, ["hnsw"], 0.97, 0.8, 0.9, 0.0, "same", 9, 9),
+    (0, 2, ["hnsw"], 0.95, 0.7, 0.9, 0.5, "differ", 9, 9),
+    (1, 3, ["hnsw"], 0.9, 0.1, 0.2, None, "same", 9, 9),
 ]
 
 
@@ -95,7 +95,7 @@ def test_cohesion_tells_the_weakest_pair_and_what_only_a_chain_joins(spark):
     members = spark.createDataFrame([(i, f"k{rep}", rep) for i, rep, *_ in rows], schema.MEMBERS.ddl("bigint"))
     scored = [(0, 1, 0.95, 0.7, True), (1, 2, 0.93, 0.65, True), (0, 2, 0.88, 0.2, False), (3, 4, 0.9, 0.6, True), (2, 3, 0.86, 0.1, False)]
     pairs = spark.createDataFrame(
-        [(a, b, a, b, ["exact"], cos, jac, 1.0, 0.0, "same", edge, "r1") for a, b, cos, jac, edge in scored],
+        [(a, b, a, b, ["exact"], cos, jac, 1.0, 0.0, "same", 9, 9, edge, "r1") for a, b, cos, jac, edge in scored],
         schema.CANDIDATE_PAIRS.ddl("bigint"),
     )
     found = [r.asDict() for r in cohesion(clusters, members, pairs).orderBy("cluster_id").collect()]

@@ -49,7 +49,7 @@ def store(spark):
     cluster = {n: copies.get(n, n) // 2 * 2 if n < 12 or n > 35 else n for n in range(40)}
     clusters = [(n, cluster[n], cluster[n] == n, cluster[n], sizes[n], "near", 1.0, 1.0, True, "r1") for n in range(40)]
     pairs = [
-        (a, b, a, b, ["hnsw"], cosine, 0.5, 0.6, 0.0 if edge else 0.5, "same", edge, "r1")
+        (a, b, a, b, ["hnsw"], cosine, 0.5, 0.6, 0.0 if edge else 0.5, "same", 9, 9, edge, "r1")
         for edge, of in ((True, EDGES), (False, REFUSED))
         for a, b, cosine in of
     ]
@@ -94,7 +94,8 @@ def test_every_pair_is_counted_in_the_band_of_its_cosine(summary):
 
 
 def test_a_cosine_of_one_is_in_the_last_band_and_a_floor_of_one_has_bands_too(spark):
-    pairs = spark.createDataFrame([(0, 1, 0, 1, ["hnsw"], 1.0, 1.0, 1.0, 0.0, "same", True, "r1")], schema.CANDIDATE_PAIRS.ddl("bigint"))
+    row = (0, 1, 0, 1, ["hnsw"], 1.0, 1.0, 1.0, 0.0, "same", 9, 9, True, "r1")
+    pairs = spark.createDataFrame([row], schema.CANDIDATE_PAIRS.ddl("bigint"))
     assert cosine_bands(example_rows(pairs, 0.8), 0.8)[-1].edges == 1
     assert sum(band.edges for band in cosine_bands(example_rows(pairs, 1.0), 1.0)) == 1
 
@@ -110,7 +111,7 @@ def test_accepted_examples_come_from_different_clusters_and_carry_their_texts(su
 
 def test_one_pair_of_a_cluster_is_shown_even_where_it_has_many(spark, store):
     of = [(0, 1, 0.9), (2, 3, 0.95), (2, 4, 0.95), (3, 4, 0.97)]
-    rows = [(a, b, a, b, ["hnsw"], cosine, 0.5, 1.0, 0.0, "same", True, "r1") for a, b, cosine in of]
+    rows = [(a, b, a, b, ["hnsw"], cosine, 0.5, 1.0, 0.0, "same", 9, 9, True, "r1") for a, b, cosine in of]
     one = [(n, 2 if n in (3, 4) else n, True, 0, 3, "near", 1.0, 1.0, True, "r1") for n in range(5)]
     other = Store(
         {
@@ -130,7 +131,7 @@ def test_refused_examples_begin_with_the_most_similar(store):
 
 
 def test_pairs_whose_words_differ_are_preferred(spark, store):
-    rows = [(a, b, a, b, ["hnsw"], 0.9, 1.0 if a < 8 else 0.5, 1.0, 0.0, "same", True, "r1") for a, b, _ in EDGES]
+    rows = [(a, b, a, b, ["hnsw"], 0.9, 1.0 if a < 8 else 0.5, 1.0, 0.0, "same", 9, 9, True, "r1") for a, b, _ in EDGES]
     other = Store({**store.tables, "candidate_pairs": spark.createDataFrame(rows, schema.CANDIDATE_PAIRS.ddl("bigint"))})
     assert {p.left_record for p in collect(other, MANIFEST, pairs=2).found} == {"8", "10"}
 

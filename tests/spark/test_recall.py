@@ -105,6 +105,7 @@ def test_the_truth_is_that_of_brute_force_for_any_layout(vectors, spark_conf, mo
     assert [row["containment"] for row in found] == scores.containment.tolist()
     assert [row["substitution"] for row in found] == scores.substitution.tolist()
     assert [row["numbers"] for row in found] == [NUMBERS[code] for code in scores.numbers]
+    assert [row["most_words"] for row in found] == scores.most_words.tolist()
     assert {row["fingerprint"] for row in found} == {made_for}
 
     assert is_truth_of(got, made_for, 50)
@@ -121,14 +122,14 @@ def truth_frame(spark, lists: dict[int, list[tuple]], made_for: str = "f"):
     """TRUTH of lists of (other, cosine, whether the merge rule holds)."""
     rows = []
     for query, others in lists.items():
-        rows.append((query, None, None, None, None, None, None, made_for))
+        rows.append((query, None, None, None, None, None, None, None, None, made_for))
         for other, cosine, holds in others:
-            rows.append((query, other, cosine, 0.5, 0.5, 0.0 if holds else 0.5, "same", made_for))
+            rows.append((query, other, cosine, 0.5, 0.5, 0.0 if holds else 0.5, "same", 9, 9, made_for))
     return spark.createDataFrame(rows, TRUTH.ddl())
 
 
 def pairs_frame(spark, pairs: list[tuple[int, int]]):
-    rows = [(a, b, ["hnsw", "lsh"], 0.99, 1.0, 1.0, 0.0, "same") for a, b in pairs]
+    rows = [(a, b, ["hnsw", "lsh"], 0.99, 1.0, 1.0, 0.0, "same", 9, 9) for a, b in pairs]
     return spark.createDataFrame(rows, SCORED_PAIRS.ddl())
 
 

@@ -41,7 +41,7 @@ def measured(spark, found, rows=4, texts=4):
     chances = {(0, 1): 0.5, (0, 2): 0.75, (1, 2): 1.0}
     lists = [(q, o, 0.9, chance) for pair, chance in chances.items() for q, o in (pair, pair[::-1])]
     pairs = spark.createDataFrame(lists, "query_id bigint, other_id bigint, jaccard double, design double")
-    scored = [(*pair, methods, None, 0.9, 0.9, 0.0, "same") for pair, methods in found.items()]
+    scored = [(*pair, methods, None, 0.9, 0.9, 0.0, "same", 9, 9) for pair, methods in found.items()]
     out = shared_recall(pairs, spark.createDataFrame(scored, SCORED_PAIRS.ddl()), 0.8, rows=rows, texts=texts, run_id="r")
     assert {(row.floor, row.n, row.texts, row.pairs) for row in out} == {(0.8, rows, texts, 6)}
     return {row.metric: row.value for row in out}, quote_shared(out)

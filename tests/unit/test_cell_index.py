@@ -247,7 +247,7 @@ def test_scores_are_those_of_the_texts() -> None:
     seen = 0
     for found in join_texts(shards, join.join(units, range(len(units.cell)), FLOOR), 64):
         want = pair_scores(block, found.left, block, found.right)
-        for name in ("jaccard", "containment", "substitution", "numbers"):
+        for name in ("jaccard", "containment", "substitution", "numbers", "least_words", "most_words"):
             assert getattr(found.scores, name).tolist() == getattr(want, name).tolist()
         assert found.cosine.tolist() == cosines(x[found.left], x[found.right]).tolist()
         seen += len(found.left)

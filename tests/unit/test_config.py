@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_dedup.config import as_dict, fingerprint, flatten, load_config
+from spark_dedup.config import PRESETS, as_dict, fingerprint, flatten, load_config
 from spark_dedup.errors import ConfigError
 
 BASE = ["source.table=main.kb.chunks", "source.id=id", "source.text=text", "store=main.kb_dedup"]
@@ -23,7 +23,8 @@ def test_defaults_are_the_documented_ones():
         "search.ef_construction": 200,
         "search.ef_search": 128,
     }
-    assert flat["merge.rule"] == "substitution <= 0.02 and numbers in ('same', 'contained')"
+    assert flat["merge.preset"] is flat["merge.rule"] is None
+    assert load().merge.condition == PRESETS["near"]
     assert flat["exact.route"] == "representative"
 
 
@@ -87,6 +88,7 @@ def test_defaults_are_the_documented_ones():
         ("components.engine=spark", r"components\.engine must be one of auto, graphframes, dataframe, got 'spark'"),
         ("keep.order_by=[]", r"keep\.order_by must be a list of at least one expression"),
         ("merge.rule=''", r"merge\.rule must not be empty"),
+        ("merge.preset=nere", r"merge\.preset must be one of near, copies, .*, got 'nere'; did you mean 'near'\?"),
         ("store=main.kb.chunks", r"store must not be the source itself"),
         ("source.format=csv", r"source\.format must be one of table, delta, parquet, json, got 'csv'"),
         ("source.table=/data/x", r"source\.format must be one of delta, parquet, json for a path"),
@@ -171,7 +173,8 @@ def test_fingerprint_changes_with_what_changes_tables_and_with_nothing_else():
     plain = fingerprint(load())
     same = ["search.placement=partitioned", "embed.batch_size=8", "embed.device=cpu", "components.engine=dataframe", "store=other.schema"]
     assert {fingerprint(load(s)) for s in same} == {plain}
-    different = ["search.floor=0.9", "merge.rule=cosine > 0.9", "exact.lowercase=true", "keep.order_by=[record_id]", "minhash.ngram=3"]
+    different = ["search.floor=0.9", "merge.rule=cosine > 0.9", "merge.preset=copies", "exact.lowercase=true", "keep.order_by=[record_id]"]
+    different += ["minhash.ngram=3"]
     different += ["blocking.keys=[first_tokens]", "blocking.keys=[a: x]", "blocking.keys=[a: y]", "blocking.large=split"]
     others = {fingerprint(load(s)) for s in different}
     assert len(others) == len(different)

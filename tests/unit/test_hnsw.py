@@ -13,7 +13,7 @@ import pytest
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.kernels.expand import Batch, ask
-from spark_dedup.kernels.features import decode, features, pair_scores
+from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.hnsw import FILES, Shard, ShardBuilder
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -299,4 +299,4 @@ def test_scores_are_those_of_the_two_texts(tmp_path: Path) -> None:
         want = pair_scores(block, part.left, block, part.right)
         assert part.scores.jaccard.tolist() == want.jaccard.tolist()
         assert part.scores.substitution.tolist() == want.substitution.tolist()
-        assert set(part.scores.numbers.tolist()) == {2}  # "number 3" against "number 5"
+        assert set(part.scores.numbers.tolist()) == {NUMBERS.index("differ")}  # "number 3" against "number 5"

@@ -744,3 +744,21 @@ def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_r
     # a finished run is not done again, and its manifest has the stage
     again = run(config_of(source, tmp_path / "store", *extra), spark)
     assert (again.did_work, again.stage("blocks").reused) == (False, True)
+
+
+@pytest.mark.slow
+def test_a_block_that_is_split_is_in_the_ledger_with_the_pairs_left_out(spark, tmp_path):
+    text = sentence(random.Random(23), 80)
+    vectors = ([1.0, 0.0], [0.0, 1.0], [0.0, 0.0])
+    rows = [(f"t{i}", text + " and" * i, vector) for i, vector in enumerate(vectors)]
+    source = save(spark, rows, tmp_path / "source", "id string, text string, v array<float>")
+    extra = ("embed.encoder=column", "embed.column=v", "blocking.keys=[first_tokens]", "blocking.max_block=2", "blocking.large=split")
+    manifest = run(config_of(source, tmp_path / "store", *extra), spark)
+    # three texts of one block, each compared with the next longer one
+    found = table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).select("left_record", "right_record", "methods").collect()
+    assert {(frozenset(r[:2]), tuple(r[2])) for r in found} == {
+        (frozenset({"t0", "t1"}), ("block:first_tokens",)),
+        (frozenset({"t1", "t2"}), ("block:first_tokens",)),
+    }
+    blocks = manifest.stage("blocks")
+    assert (blocks.counts["comparisons:first_tokens"], blocks.caps_hit) == (2, {"blocks_split": 1, "block_pairs_left_out": 1})

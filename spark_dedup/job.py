@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from spark_dedup import errors, schema
@@ -334,3 +335,19 @@ def from_worker(error: Exception) -> SparkDedupError | None:
     if found is None or not (isinstance(cls, type) and issubclass(cls, SparkDedupError)) or cls is ConfigError:
         return None
     return cls(found[2].strip(), hint=found[3].strip() if found[3] else None)
+
+
+def observed(noted: Observation, *names: str) -> dict[str, int]:
+    """Figures of an observation as whole numbers; 0 for those that Spark left out, as it does where a plan turns out empty."""
+    try:
+        found = noted.get
+    except Exception as e:
+        if type(e).__name__ != "Py4JJavaError" or "assertion failed" not in str(e):
+            raise
+        found = {}  # Spark 4 has no row to hand over where its optimizer removed the whole plan
+    return {name: int(found.get(name) or 0) for name in names}
+
+
+def worker_partitions(job: Job, rows: int) -> int:
+    """Partitions for work in Python: enough to keep every core busy and even, never so many that they are empty."""
+    return max(1, min(job.caps.parallelism * 4, -(-rows // 512)))

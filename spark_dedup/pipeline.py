@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from spark_dedup import schema
-from spark_dedup.config import DedupConfig, SearchConfig
-from spark_dedup.engines import ENGINES, Engine, SelfJoin, choose_engine, chosen
+from spark_dedup.config import DedupConfig
 from spark_dedup.errors import StoreError
-from spark_dedup.evaluation.blocks import key_costs, too_large
 from spark_dedup.evaluation.plan import pairs_among
-from spark_dedup.evaluation.recall import QUOTED, RecallRow, quote, recall_rows, verdict
-from spark_dedup.evaluation.shared_words import alike_pairs, quote_shared, shared_recall, sketch_rows, sketch_sample
-from spark_dedup.evaluation.truth import (
-    CONNECT_BYTES,
-    budgeted_sample,
-    is_truth_of,
-    product_rate,
-    sample_rows,
-    true_pairs,
-    truth_cost,
-    truth_fingerprint,
-)
-from spark_dedup.evaluation.tuning import tune_cells
-from spark_dedup.index_files import ShardFiles, choose_placement, index_files
-from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, open_job
-from spark_dedup.kernels.cells import Cells
-from spark_dedup.kernels.minhash import bands_for, s_curve
+from spark_dedup.job import Job, Outcome, Step, checkpoint_folder, observed, open_job, worker_partitions
 from spark_dedup.kernels.models import pinned
 from spark_dedup.kernels.text import ISSUES
-from spark_dedup.manifest import PROPOSED_IN, RECALL_NOT_MEASURED, RunManifest
-from spark_dedup.pgvector import index_in_postgres, neighbours_in_postgres
+from spark_dedup.manifest import RunManifest
+from spark_dedup.measuring import RECALL
 from spark_dedup.progress import Progress
-from spark_dedup.schema import EXACT_KEY, LSH, REP_ID
+from spark_dedup.proposing import make_blocks
+from spark_dedup.schema import EXACT_KEY, REP_ID
+from spark_dedup.searching import cells_of, make_candidates, make_index
 from spark_dedup.session import components_engine, get_session
-from spark_dedup.shards import index_manifest
 from spark_dedup.source import check_ids
-from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
-from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
-from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
-from spark_dedup.stages.candidates_pgvector import Neighbours
 from spark_dedup.stages.clusters import expand_clusters, list_set_aside, split_components, whole_components
 from spark_dedup.stages.components import components
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 from spark_dedup.stages.index_cells import centroid_similarities
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
-from spark_dedup.stages.score import Floors, accepted_edges, judge_pairs, one_row_a_pair, verify_pairs
+from spark_dedup.stages.score import accepted_edges
 from spark_dedup.stages.vectors import search_vectors
 from spark_dedup.store import TableStore
 
@@ -153,40 +129,6 @@ def make_representatives(job: Job) -> Outcome:
     return Outcome(members, written, size + members_size, counts, limits, {})
 
 
-def observed(noted: Observation, *names: str) -> dict[str, int]:
-    """Figures of an observation as whole numbers; 0 for those that Spark left out, as it does where a plan turns out empty."""
-    try:
-        found = noted.get
-    except Exception as e:
-        if type(e).__name__ != "Py4JJavaError" or "assertion failed" not in str(e):
-            raise
-        found = {}  # Spark 4 has no row to hand over where its optimizer removed the whole plan
-    return {name: int(found.get(name) or 0) for name in names}
-
-
-def make_blocks(job: Job) -> Outcome:
-    """REPRESENTATIVES + RECORDS -> BLOCK_KEYS -> BLOCKS: what blocking will cost, told before anything is compared.
-
-    Raises:
-        ConfigError: If a block is too large and `blocking.large` is `refuse`.
-    """
-    store, config, noted = job.store, job.config.blocking, Observation("keys")
-    keys = block_keys(store.read(schema.REPRESENTATIVES), store.read(schema.RECORDS), job.config.exact, config, noted)
-    rows, size = job.write(schema.BLOCK_KEYS, keys, "blocks")
-    sizes = block_sizes(store.read(schema.BLOCK_KEYS), config, partitions=block_tasks(job, rows))
-    written, more = job.write(schema.BLOCKS, sizes, "blocks")
-    known = observed(noted, "texts", *(f"has_{name}" for name in config.expressions))
-    costs = key_costs(store.read(schema.BLOCKS), config, {name: known["texts"] - known[f"has_{name}"] for name in config.expressions})
-    job.progress.tell([line for cost in costs for line in cost.lines()])
-    large = [cost for cost in costs if cost.large]
-    if large and config.large == "refuse":
-        raise too_large(large, config)
-    counts = {"key_rows": rows} | {f"comparisons:{c.key}": c.compared for c in costs} | {f"without_key:{c.key}": c.without for c in costs}
-    caps_hit = {"blocks_split": sum(c.large for c in costs), "block_pairs_left_out": sum(c.comparisons - c.compared for c in costs)}
-    notes = {f"blocks:{c.key}": "\n".join(map(str, c.largest)) for c in costs}
-    return Outcome(known["texts"], written, size + more, counts, caps_hit, notes)
-
-
 def make_embeddings(job: Job) -> Outcome:
     """REPRESENTATIVES -> EMBEDDINGS, only what no earlier run has stored for this model."""
     config, store = pinned(job.config.embed), job.store
@@ -227,11 +169,6 @@ def model_rows(store: TableStore, model: str) -> DataFrame:
     return store.read(schema.EMBEDDINGS).where(F.col("model") == model)
 
 
-def worker_partitions(job: Job, rows: int) -> int:
-    """Partitions for work in Python: enough to keep every core busy and even, never so many that they are empty."""
-    return max(1, min(job.caps.parallelism * 4, -(-rows // 512)))
-
-
 def make_vectors(job: Job) -> Outcome:
     """REPRESENTATIVES + EMBEDDINGS -> VECTORS."""
     vectors = search_vectors(job.store.read(schema.REPRESENTATIVES), model_rows(job.store, job.model), job.config.exact)
@@ -239,202 +176,6 @@ def make_vectors(job: Job) -> Outcome:
     heads = F.count(F.when(F.col("head_id") == F.col(REP_ID), 1)).alias("distinct_vectors")
     written, size = job.write(schema.VECTORS, vectors.observe(noted, heads), "vectors")
     return Outcome(None, written, size, {"vectors": written, **observed(noted, "distinct_vectors")}, {}, {})
-
-
-def make_index(job: Job) -> Outcome:
-    """VECTORS -> INDEX_CELLS, INDEX, INDEX_SHARDS; nothing for an engine that needs no index."""
-    store, heads = job.store, distinct_vectors(job)
-    search = chosen(job.config.search, heads)
-    notes = dict(zip(("engine", "engine_reason"), choose_engine(job.config.search.engine, heads), strict=True))
-    indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
-    if ENGINES[search.engine].in_postgres:
-        return index_in_postgres(job, search, heads, notes)
-    if indexed is None:
-        return Outcome(heads, 0, 0, {}, {}, notes)
-    train, build = indexed
-    search, tuning = tuned(job, search)
-    job.write(schema.INDEX_CELLS, train(vectors, heads, search), "index")
-    _, size = job.write(schema.INDEX, build(vectors, read_cells(store, ENGINES[search.engine]), search), "index")
-    job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
-    shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
-    counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}
-    return Outcome(heads, sum(shards.values()), size, counts, {}, notes | tuning)
-
-
-def tuned(job: Job, search: SearchConfig) -> tuple[SearchConfig, dict[str, str]]:
-    """The settings with which an engine reaches `recall.target`, and what is to be known of them; the same ones without a target."""
-    engine, target, heads = ENGINES[search.engine], job.config.recall.target, distinct_vectors(job)
-    if target is None or engine.indexed is None or engine.tries is None or not heads:
-        return search, {}
-    tries = engine.tries(search, heads)
-    if [s.cells for s in tries] == [1]:
-        return search, {"tuning": "none needed: with one cell all pairs are compared"}
-    vectors, texts, floor = job.store.read(schema.VECTORS), job.finished["vectors"].rows_out or 0, max(QUOTED, search.floor)
-    cells = [cells_of(engine.indexed[0](vectors, heads, s)) for s in tries]
-    found = tune_cells(vectors, cells, texts=texts, heads=heads, floor=floor, target=target, usual=search.margin)
-    if not found.tried:
-        return search, {"tuning": f"nothing to tune for: {found.texts:,} texts have no neighbour with cosine >= {floor:.2f}"}
-    best = replace(tries[found.best], margin=found.tried[found.best].margin)
-    tried = [f"{s.cells:,} cells within {t.margin:g}: {t.products:,.0f}" for s, t in zip(tries, found.tried, strict=True)]
-    reason = (
-        f"for recall {target:g} of the {found.pairs:,} true neighbours of {found.texts:,} texts with cosine >= {floor:.2f}; "
-        f"products of a vector with {', with '.join(tried)}"
-    )
-    return best, {"cells": str(best.cells), "margin": str(best.margin), "tuning": reason}
-
-
-def search_as_run(job: Job) -> SearchConfig:
-    """The settings of the search with what `auto` and `recall.target` made of them."""
-    search, notes = chosen(job.config.search, distinct_vectors(job)), job.finished["index"].notes
-    return replace(search, cells=int(notes["cells"]), margin=float(notes["margin"])) if "margin" in notes else search
-
-
-def distinct_vectors(job: Job) -> int:
-    """Vectors that differ from each other."""
-    return job.finished["vectors"].counts["distinct_vectors"]
-
-
-def read_cells(store: TableStore, engine: Engine) -> Cells:
-    """INDEX_CELLS on the driver: one row per cell, a few megabytes at most; none for an engine without index."""
-    return cells_of(store.read(schema.INDEX_CELLS)) if engine.indexed else Cells.from_rows([])
-
-
-def cells_of(rows: DataFrame) -> Cells:
-    """INDEX_CELLS on the driver."""
-    return Cells.from_rows([tuple(row) for row in rows.select("cell", "shard", "centroid").collect()])
-
-
-@dataclass(frozen=True)
-class Proposals:
-    """What a source of candidates beside the engine has found.
-
-    Attributes:
-        scored: SCORED_PAIRS.
-        caps_hit: Limits that were reached.
-        counts: Further figures.
-        notes: What was decided, and what its design says of its recall.
-    """
-
-    scored: DataFrame
-    caps_hit: dict[str, int]
-    counts: dict[str, int]
-    notes: dict[str, str]
-
-
-def make_candidates(job: Job) -> Outcome:
-    """VECTORS x INDEX -> SCORED_PAIRS -> CANDIDATE_PAIRS."""
-    representatives = job.store.read(schema.REPRESENTATIVES)
-    found, judged = Observation("found"), Observation("judged")
-    others = proposals(job)
-    with self_join(job, search_as_run(job), found) as (pairs, notes):
-        together = one_row_a_pair(pairs, *(other.scored for other in others)) if others else pairs
-        candidates = judge_pairs(together, representatives, job.config.merge, job.run_id)
-        edges = F.count(F.when(F.col("is_edge"), 1)).alias("edges")
-        written, size = job.write(schema.CANDIDATE_PAIRS, candidates.observe(judged, edges), "candidates")
-    accepted = observed(judged, "edges")["edges"]
-    counts = {"pairs": written, "edges": accepted, "refused": written - accepted, **observed(found, "asked_again")}
-    caps_hit = observed(found, *ENGINES[notes["engine"]].events)
-    for other in others:
-        counts, caps_hit, notes = counts | other.counts, caps_hit | other.caps_hit, notes | other.notes
-    return Outcome(None, written, size, counts, caps_hit, notes)
-
-
-def proposals(job: Job) -> list[Proposals]:
-    """REPRESENTATIVES -> SKETCHES, and what each source beside the engine makes of them."""
-    known = ((LSH, job.config.minhash.enabled, shared_words), ("block", job.config.blocking.keys, shared_keys))
-    sources = {name: source for name, wanted, source in known if wanted}
-    if not sources:
-        return []
-    begun, out = time.monotonic(), []  # the sketches count for the first source, which needs most of them
-    sketches = sketch_texts(job.store.read(schema.REPRESENTATIVES), job.config.exact, job.config.minhash)
-    texts, _ = job.write(schema.SKETCHES, sketches, "candidates")
-    for name, source in sources.items():
-        found = source(job, texts)
-        now = time.monotonic()
-        out.append(replace(found, notes=found.notes | {f"{PROPOSED_IN}{name}": f"{now - begun:.1f}"}))
-        begun = now
-    return out
-
-
-def shared_words(job: Job, texts: int) -> Proposals:
-    """SKETCHES -> PROPOSED_PAIRS -> SCORED_PAIRS, by MinHash."""
-    store, config, noted = job.store, job.config.minhash, Observation("buckets")
-    bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
-    tasks = max(worker_partitions(job, texts), -(-texts * bands // TASK_BUCKET_ROWS))
-    pairs = lsh_pairs(store.read(schema.SKETCHES), config, partitions=tasks, noted=noted)
-    proposed, _ = job.write(schema.PROPOSED_PAIRS, pairs, "candidates")
-    floors = Floors(config.threshold, unit=config.unit, ngram=config.ngram)
-    design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design"
-    counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
-    return Proposals(
-        verified(job, schema.PROPOSED_PAIRS, proposed, texts, floors), observed(noted, *LSH_EVENTS), counts, {"lsh_recall": design}
-    )
-
-
-def shared_keys(job: Job, texts: int) -> Proposals:
-    """BLOCK_KEYS -> BLOCK_PAIRS -> SCORED_PAIRS, by blocking keys."""
-    config, rows = job.config.blocking, job.finished["blocks"].counts["key_rows"]
-    pairs = block_pairs(job.store.read(schema.BLOCK_KEYS), config, partitions=block_tasks(job, rows))
-    proposed, _ = job.write(schema.BLOCK_PAIRS, pairs, "candidates")
-    floors = Floors(config.jaccard, job.config.search.floor)
-    return Proposals(verified(job, schema.BLOCK_PAIRS, proposed, texts, floors), {}, {"block_proposed": proposed}, {})
-
-
-def verified(job: Job, table: schema.Table, pairs: int, texts: int, floors: Floors) -> DataFrame:
-    """SCORED_PAIRS of a stored table of proposed pairs."""
-    tiles = max(worker_partitions(job, pairs), -(-texts // TILE_TEXTS))
-    store = job.store
-    return verify_pairs(store.read(table), store.read(schema.SKETCHES), store.read(schema.VECTORS), floors, tiles=tiles)
-
-
-def block_tasks(job: Job, rows: int) -> int:
-    """Partitions for work on blocks of so many rows altogether."""
-    return max(worker_partitions(job, rows), -(-rows // TASK_KEY_ROWS))
-
-
-TASK_KEY_ROWS = 1_000_000
-"""Rows of BLOCK_KEYS that a task sorts at once: some 150 MB."""
-
-TASK_BUCKET_ROWS = 4_000_000
-"""Texts times bands that a task sorts at once: some 100 MB."""
-
-TILE_TEXTS = 20_000
-"""Texts for which pairs are verified by a task, on average at most."""
-
-
-@contextmanager
-def self_join(
-    job: Job, config: SearchConfig, noted: Observation | None = None, *, built: tuple[Cells, DataFrame] | None = None
-) -> Iterator[tuple[DataFrame, dict[str, str]]]:
-    """The pairs of the stored vectors with each other, by way of the stored index.
-
-    Args:
-        job: With finished stages up to `index`.
-        config: The settings of the search, `auto` replaced; those that the index was built with must be as run.
-        noted: Receives the events of the engine.
-        built: Cells and INDEX to use in place of the stored ones.
-
-    Yields:
-        SCORED_PAIRS, to be read inside the block, and what was decided.
-    """
-    store = job.store
-    engine, vectors, notes = ENGINES[config.engine], store.read(schema.VECTORS), {"engine": config.engine}
-    bringing: AbstractContextManager[DataFrame | ShardFiles | Neighbours | None] = nullcontext()
-    if engine.indexed:
-        manifest = (index_manifest(built[1]) if built else store.read(schema.INDEX_SHARDS)).collect()
-        index = built[1] if built else store.read(schema.INDEX)
-        size = sum(row["bytes"] for row in manifest)
-        placement, why = choose_placement(config.placement, size, connect=job.caps.connect, max_result_bytes=job.caps.max_result_bytes)
-        notes |= {"placement": placement, "placement_reason": why}
-        bringing = index_files(index, manifest, local=job.caps.local) if placement == "broadcast" else nullcontext(index)
-    if engine.in_postgres:
-        bringing = neighbours_in_postgres(job, config, distinct_vectors(job))
-    partitions = worker_partitions(job, job.finished["vectors"].rows_out or 0)
-    cells = built[0] if built else read_cells(store, engine)
-    with bringing as reachable:
-        if isinstance(reachable, Neighbours):
-            notes["postgres"] = reachable.told
-        yield engine.join(SelfJoin(vectors, reachable, cells, config, distinct_vectors(job), partitions, noted)), notes
 
 
 def make_components(job: Job) -> Outcome:
@@ -502,129 +243,6 @@ def make_clusters(job: Job) -> Outcome:
     return Outcome(rows, written, size + more, observed(noted, *figures), {}, {})
 
 
-def make_recall(job: Job) -> Outcome:
-    """VECTORS -> TRUTH; TRUTH x CANDIDATE_PAIRS -> RECALL: what the search missed, on a sample that the run can afford."""
-    store, config = job.store, job.config
-    if config.recall.sample is None:
-        return Outcome(None, 0, 0, {}, {}, {})
-    texts = job.finished["vectors"].rows_out or 0
-    rows = sample_size(job, config.recall.sample) if texts else 0
-    figures: list[RecallRow] = []
-    counts: dict[str, int] = {}
-    notes: dict[str, str] = {}
-    size = 0
-    limits = {"texts_not_sampled": min(config.recall.sample, texts) - rows}
-    if rows:
-        size = write_truth(job, rows)
-        search = search_as_run(job)
-        figures = figures_of(
-            job,
-            store.read(schema.CANDIDATE_PAIRS),
-            store.read(schema.COMPONENTS),
-            search,
-            read_cells(store, ENGINES[search.engine]),
-            seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
-        )
-        counts = {"sample": rows, "true_pairs": next(row.pairs for row in figures if row.metric == "pair_recall")}
-        notes["recall"] = quote(figures)
-    else:
-        why = f"recall.share {config.recall.share:g} of the run's seconds is too little" if texts else "no vectors"
-        notes["recall"] = f"{RECALL_NOT_MEASURED} ({why})"
-    if config.recall.target is not None:
-        checked = verdict(figures, config.recall.target) if figures else "not checked"
-        notes["target"] = f"recall.target {config.recall.target:g} {checked}"
-    if config.minhash.enabled:
-        shared = words_recall(job, config.recall.sample)
-        figures, notes["recall"] = [*figures, *shared], f"{notes['recall']}; {quote_shared(shared)}"
-    if figures:
-        size += store_figures(job, figures)
-    return Outcome(texts, len(figures), size, counts, limits, notes)
-
-
-def words_recall(job: Job, wanted: int) -> list[RecallRow]:
-    """SKETCHES x CANDIDATE_PAIRS -> RECALL."""
-    sketches, config = job.store.read(schema.SKETCHES), job.config.minhash
-    texts = sketches.count()
-    pairs = alike_pairs(sketch_sample(sketches, wanted, texts, job.config.recall.seed), sketches, config)
-    return shared_recall(
-        pairs,
-        job.store.read(schema.CANDIDATE_PAIRS),
-        config.threshold,
-        rows=sketch_rows(wanted, texts),
-        texts=texts,
-        run_id=job.run_id,
-        seconds=job.finished["candidates"].seconds,
-    )
-
-
-def figures_of(
-    job: Job, pairs: DataFrame, components: DataFrame, search: SearchConfig, cells: Cells, *, seconds: float, setting: str = ""
-) -> list[RecallRow]:
-    """The recall of a search of the stored vectors, against the stored truth.
-
-    Args:
-        job: With a TRUTH.
-        pairs: CANDIDATE_PAIRS or SCORED_PAIRS that it returned.
-        components: COMPONENTS that were made of them.
-        search: Its settings, `auto` replaced.
-        cells: The rows of INDEX_CELLS that it used.
-        seconds: What it took.
-        setting: As in `recall_rows`.
-    """
-    return recall_rows(
-        job.store.read(schema.TRUTH),
-        pairs,
-        components,
-        job.store.read(schema.VECTORS),
-        ENGINES[search.engine].limits(search, cells),
-        rule=job.config.merge.condition,
-        floor=job.config.search.floor,
-        texts=job.finished["vectors"].rows_out or 0,
-        run_id=job.run_id,
-        setting=setting,
-        seconds=seconds,
-        routing=job.config.exact.route == "representative",
-    )
-
-
-def write_truth(job: Job, rows: int) -> int:
-    """VECTORS -> TRUTH for a sample of so many texts, unless that is what is stored; gives the bytes written."""
-    store, floor, seed = job.store, job.config.search.floor, job.config.recall.seed
-    made_for = truth_fingerprint(job.fingerprint, floor, rows, seed)
-    if RECALL.name in job.finished and store.exists(schema.TRUTH) and is_truth_of(store.read(schema.TRUTH), made_for, rows):
-        return 0
-    vectors = store.read(schema.VECTORS)
-    sample = sample_rows(vectors, rows, job.finished["vectors"].rows_out or 0, seed)
-    return job.write(schema.TRUTH, true_pairs(sample, vectors, floor, made_for), "recall")[1]
-
-
-def store_figures(job: Job, figures: Sequence[RecallRow]) -> int:
-    """Put RECALL rows into the table, in place of older ones of the same run and settings; gives the bytes written."""
-    settings = {(row.run_id, row.setting) for row in figures}
-    rows: list[tuple[Any, ...]] = [tuple(row) for row in figures]
-    if job.store.exists(schema.RECALL):
-        rows += [tuple(row) for row in job.store.read(schema.RECALL).collect() if (row["run_id"], row["setting"]) not in settings]
-    return job.write(schema.RECALL, job.spark.createDataFrame(rows, schema.RECALL.ddl()).coalesce(1), "recall")[1]
-
-
-def sample_size(job: Job, wanted: int) -> int:
-    """Texts whose true neighbours cost at most `recall.share` of the run so far."""
-    first = job.store.read(schema.VECTORS).select(F.length("vector")).first()
-    if not first:
-        return 0
-    dimension, texts, pairs = first[0] // 4, job.finished["vectors"].rows_out or 0, job.finished["candidates"].rows_out or 0
-    tasks, products = job.caps.parallelism, 2.0 * texts * texts * dimension
-    row_bytes = max(4.0 * dimension, job.finished["vectors"].bytes / texts)
-    rate = product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks
-    cost = truth_cost(texts, dimension=dimension, row_bytes=row_bytes, neighbours=2 * pairs / texts, rate=rate, tasks=tasks)
-    seconds = sum(record.seconds for name, record in job.finished.items() if name != RECALL.name)
-    most = CONNECT_BYTES / row_bytes if job.caps.connect else float("inf")
-    return budgeted_sample(wanted, texts, cost, job.config.recall.share * seconds, most)
-
-
-SLOW_CORE = 1e9
-"""FLOP/s of a core, at least; work of less than a second at this rate is not worth a measurement."""
-
 EXAMPLES = 10
 """Offending rows that an error shows."""
 
@@ -633,7 +251,6 @@ KINDS = ("exact", "near", "single", "no_text", "bad_embedding")
 BLOCKS = Step("blocks", make_blocks, (schema.BLOCK_KEYS, schema.BLOCKS), ("texts", "blocks"), after="representatives")
 """Only where there are blocking keys."""
 
-RECALL = Step("recall", make_recall, (), ("texts", "figures"), after="vectors")
 
 STEPS = (
     Step("records", make_records, (schema.RECORDS,), ("rows",)),

@@ -17,24 +17,13 @@ from spark_dedup.config import DedupConfig, SearchConfig
 from spark_dedup.engines import ENGINES, choose_engine
 from spark_dedup.errors import ConfigError, StoreError
 from spark_dedup.evaluation.recall import RecallRow, quote, quoted
-from spark_dedup.job import Job, checkpoint_folder, open_job
+from spark_dedup.job import Job, checkpoint_folder, observed, open_job
 from spark_dedup.manifest import RunManifest
-from spark_dedup.pipeline import (
-    RECALL,
-    cells_of,
-    distinct_vectors,
-    figures_of,
-    observed,
-    read_cells,
-    sample_size,
-    search_as_run,
-    self_join,
-    steps_of,
-    store_figures,
-    write_truth,
-)
+from spark_dedup.measuring import RECALL, figures_of, sample_size, store_figures, write_truth
+from spark_dedup.pipeline import steps_of
 from spark_dedup.progress import Progress
 from spark_dedup.report.summary import EngineView
+from spark_dedup.searching import cells_of, distinct_vectors, read_cells, search_as_run, self_join
 from spark_dedup.session import get_session
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from spark_dedup.config import PRESETS, load_config
+from spark_dedup.config import PRESETS
+from spark_dedup.config_file import load_config
 from spark_dedup.kernels.forest import least_connected
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_dedup import errors
-from spark_dedup.config import DedupConfig, load_config
+from spark_dedup.config import DedupConfig
+from spark_dedup.config_file import load_config
 from spark_dedup.manifest import RunManifest, StageRecord
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_dedup.config import DedupConfig, as_dict, fingerprint, load_config
+from spark_dedup.config import DedupConfig, as_dict, fingerprint
+from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError, SparkDedupError
 
 if TYPE_CHECKING:

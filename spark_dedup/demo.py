@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from spark_dedup.config import DedupConfig, load_config
+from spark_dedup.config import DedupConfig
+from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError
 
 if TYPE_CHECKING:

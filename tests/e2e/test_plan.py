@@ -8,7 +8,7 @@ import pytest
 from planted import families
 
 from spark_dedup.cli import main
-from spark_dedup.config import load_config
+from spark_dedup.config_file import load_config
 from spark_dedup.evaluation.plan import OPENING, PLANNED, STAGES
 from spark_dedup.pipeline import run
 

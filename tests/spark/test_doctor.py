@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_dedup import doctor
-from spark_dedup.config import load_config
+from spark_dedup.config_file import load_config
 from spark_dedup.doctor import checks, run_doctor
 from spark_dedup.schema import INDEX_SHARDS
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_dedup.advising import MOST_PAIRS, Texts, compared, recommended
-from spark_dedup.config import load_config
+from spark_dedup.config_file import load_config
 from spark_dedup.kernels.features import features
 
 PAIRS = "pairs on which the merge rule holds"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_dedup.config import PRESETS, as_dict, fingerprint, flatten, load_config
+from spark_dedup.config import PRESETS, as_dict, fingerprint, flatten
+from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError
 
 BASE = ["source.table=main.kb.chunks", "source.id=id", "source.text=text", "store=main.kb_dedup"]

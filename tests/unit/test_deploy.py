@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spark_dedup.config import load_config
+from spark_dedup.config_file import load_config
 from spark_dedup.jars import LINES
 
 if sys.version_info >= (3, 11):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_dedup import doctor
-from spark_dedup.config import load_config
+from spark_dedup.config_file import load_config
 from spark_dedup.doctor import Check, checks, free_bytes, java_major, render, run_doctor
 
 BASE = {"source.table": "a.b", "source.id": "id", "source.text": "text", "store": "a.c", "embed.encoder": "use"}

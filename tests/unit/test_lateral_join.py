@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from pgvector_server import PASSWORD
 
-from spark_dedup.config import PgvectorConfig, SearchConfig, load_config
+from spark_dedup.config import PgvectorConfig, SearchConfig
+from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError, EnvironmentProblem
 from spark_dedup.kernels.pgcopy import pair_rows, vector_rows
 from spark_dedup.lateral_join import LateralJoin, Work, plan_by_index

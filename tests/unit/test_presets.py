@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_dedup.config import PRESETS, MergeConfig, load_config
+from spark_dedup.config import PRESETS, MergeConfig
+from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 

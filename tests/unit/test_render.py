@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from spark_dedup.config import as_dict, flatten, load_config
+from spark_dedup.config import as_dict, flatten
+from spark_dedup.config_file import load_config
 from spark_dedup.engines import ENGINES
 from spark_dedup.limits import LIMITS
 from spark_dedup.manifest import RunManifest, StageRecord

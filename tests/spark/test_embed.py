@@ -44,7 +44,10 @@ def vector(row):
     return np.frombuffer(row.vector, dtype="<f4")
 
 
-@pytest.mark.parametrize(("config", "n", "gap"), [(USE, 1200, 1), (MINILM, 60, 101)], ids=["use", "sentence-transformers"])
+@pytest.mark.parametrize(
+    ("config", "n", "gap"),
+    [pytest.param(USE, 1200, 1, id="use"), pytest.param(MINILM, 60, 101, id="sentence-transformers", marks=pytest.mark.slow)],
+)
 def test_vectors_are_the_same_bytes_for_any_partitioning_and_row_order(spark, config, n, gap):
     rows = passages(n, gap)
     assert len({r[0] // BLOCK_ROWS for r in rows}) >= 3
@@ -77,6 +80,7 @@ def test_the_encoder_sees_the_text_as_the_exact_key_sees_it(spark):
     assert got["a"].vector == got["b"].vector == got["c"].vector
 
 
+@pytest.mark.slow
 def test_texts_longer_than_the_window_are_marked(spark):
     rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
     texts = [(i, r["id"], r["text"]) for i, r in enumerate(rows)] + [

@@ -50,6 +50,7 @@ def test_use_gives_the_same_bits_for_any_number_of_threads():
     assert one.tobytes() == four.tobytes()
 
 
+@pytest.mark.slow
 def test_sentence_transformers_reads_a_window_and_counts_special_tokens(minilm):
     assert (minilm.dimension, minilm.window) == (384, 256)
     # [CLS] hello world [SEP]; 300 words of one piece each; nothing at all.
@@ -57,6 +58,7 @@ def test_sentence_transformers_reads_a_window_and_counts_special_tokens(minilm):
     assert (minilm.encode([]).shape, minilm.count_tokens([]).shape) == ((0, 384), (0,))
 
 
+@pytest.mark.slow
 def test_texts_that_differ_behind_the_window_get_one_vector_and_too_many_tokens(minilm):
     rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
     texts = {r["id"]: r["text"] for r in rows}
@@ -66,6 +68,7 @@ def test_texts_that_differ_behind_the_window_get_one_vector_and_too_many_tokens(
     assert (minilm.count_tokens([texts["long_a"], texts["long_b"]]) > minilm.window).all()
 
 
+@pytest.mark.slow
 def test_a_folder_gives_the_vectors_of_the_package_that_ships_it(minilm, tmp_path):
     folder = tmp_path / "model"
     folder.symlink_to(model_folder(MINILM))
@@ -74,6 +77,7 @@ def test_a_folder_gives_the_vectors_of_the_package_that_ships_it(minilm, tmp_pat
     assert encoder_identity(EmbedConfig(model=str(folder))) == encoder_identity(MINILM)
 
 
+@pytest.mark.slow
 def test_a_cached_hub_model_is_pinned_to_its_commit_and_loads_without_network(minilm, tmp_path, monkeypatch):
     from huggingface_hub import constants
 
@@ -121,6 +125,7 @@ def test_a_missing_folder_is_named_with_its_host(name, tmp_path):
             use(config)
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_model_is_named_with_its_host(tmp_path):
     with pytest.raises(EnvironmentProblem, match=f"{tmp_path}.* cannot be loaded on {socket.gethostname()}"):
         load_encoder(EmbedConfig(model=str(tmp_path)), threads=1)

@@ -208,15 +208,10 @@ def judged(spark: SparkSession, pairs: Pairs, sample: Texts, config: DedupConfig
     n = len(sample.text)
     texts = {REP_ID: np.arange(n), "vector": to_binary(sample.vectors), "features": pa.array(sample.features, pa.binary())}
     scores = pa.Table.from_batches(scored(proposed, pa.table(texts), Floors(0.0)))
-    rows = spark.createDataFrame(scores.drop(["methods"]).to_pandas(), ", ".join(WITHOUT_METHODS)).withColumn(
-        "methods", F.array(F.lit(LSH))
-    )
+    rows = spark.createDataFrame([tuple(row.values()) for row in scores.to_pylist()], SCORED_PAIRS.ddl())
     verdicts = rows.select(LEFT_ID, RIGHT_ID, F.coalesce(F.expr(config.merge.condition), F.lit(False))).collect()
     held = {(row[0], row[1]) for row in verdicts if row[2]}
     return scores, np.array([pair in held for pair in zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)])
-
-
-WITHOUT_METHODS = [f"`{c.name}` {c.type}" for c in SCORED_PAIRS.columns if c.name != "methods"]
 
 
 def group(way: int, pairs: Pairs, scores: pa.Table, holds: NDArray[np.bool_], sample: Texts, total: int) -> Group:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import functions as F
 
+from spark_dedup.asking import Tile
 from spark_dedup.config import DedupConfig
 from spark_dedup.errors import SourceError
 from spark_dedup.evaluation.plan import PairCount, count_pairs
@@ -23,7 +23,7 @@ from spark_dedup.report.summary import PairView
 from spark_dedup.schema import LEFT_ID, LSH, REP_ID, RIGHT_ID, SCORED_PAIRS
 from spark_dedup.session import get_session, probe, require_delta
 from spark_dedup.source import open_source
-from spark_dedup.stages.score import Floors, scored
+from spark_dedup.stages.score import Floors, holds, scored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,17 +181,16 @@ def shuffled(rows: list[Any]) -> Texts:
 
 def compared(sample: Texts, config: DedupConfig) -> Pairs | None:
     """All pairs of a sample that either question finds; None where they are more than `MOST_PAIRS`."""
-    n, codes = len(sample.text), []
-    near: list[Ints] = []
+    n, near, pairs = len(sample.text), [np.zeros(0, np.int64)], 0
     for found in near_within(sample.vectors, config.search.floor):
         near.append(found.left * n + found.right)
-        if sum(map(len, near)) > MOST_PAIRS:
+        pairs += len(found.left)
+        if pairs > MOST_PAIRS:
             return None
-    codes = [np.concatenate([np.zeros(0, np.int64), *near])]
     form = {"lowercase": config.exact.lowercase, "strip_punctuation": config.exact.strip_punctuation}
     sets = shingle_sets(pa.array(sample.text, pa.string()), config.minhash.unit, config.minhash.ngram, **form)
     left, right, _ = alike_between(sets, sets, config.minhash.threshold)
-    codes.append((left * n + right)[left < right])
+    codes = np.concatenate(near), (left * n + right)[left < right]
     by_both = np.union1d(*codes)
     if len(by_both) > MOST_PAIRS:
         return None
@@ -207,9 +206,9 @@ def judged(spark: SparkSession, pairs: Pairs, sample: Texts, config: DedupConfig
     proposed = pa.table({LEFT_ID: pairs.left, RIGHT_ID: pairs.right, "methods": methods})
     n = len(sample.text)
     texts = {REP_ID: np.arange(n), "vector": to_binary(sample.vectors), "features": pa.array(sample.features, pa.binary())}
-    scores = pa.Table.from_batches(scored(proposed, pa.table(texts), Floors(0.0)))
+    scores = pa.Table.from_batches(scored(Tile.of(proposed, pa.table(texts)), Floors(0.0)))
     rows = spark.createDataFrame([tuple(row.values()) for row in scores.to_pylist()], SCORED_PAIRS.ddl())
-    verdicts = rows.select(LEFT_ID, RIGHT_ID, F.coalesce(F.expr(config.merge.condition), F.lit(False))).collect()
+    verdicts = rows.select(LEFT_ID, RIGHT_ID, holds(config.merge.condition)).collect()
     held = {(row[0], row[1]) for row in verdicts if row[2]}
     return scores, np.array([pair in held for pair in zip(pairs.left.tolist(), pairs.right.tolist(), strict=True)])
 

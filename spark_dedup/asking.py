@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
+from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.expand import Asked, Batch, Found
 from spark_dedup.kernels.features import NUMBERS, FeatureBlock, decode
 from spark_dedup.kernels.vectors import from_binary
@@ -126,6 +128,55 @@ def distinct_pairs(found: DataFrame, method: str, noted: Observation | None) -> 
     best = [F.max(name).alias(name) for name in (*SCORES, "numbers", *WORDS, "copies_not_paired")]
     pairs = found.groupBy(LEFT_ID, RIGHT_ID).agg(*best, *[F.sum(name).alias(name) for name in ("asked_again", "saturated")])
     return named_pairs(pairs, method, noted)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Pairs that one task scores, with their texts.
+
+    Attributes:
+        pairs: With `left_id` and `right_id`, in their order.
+        texts: With `rep_id`, in its order: every text of the pairs once.
+        left: int64 (p,): row of each pair's left text.
+        right: int64 (p,): row of its right text.
+    """
+
+    pairs: pa.Table
+    texts: pa.Table
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pairs: pa.Table, texts: pa.Table) -> Tile:
+        """From pairs and texts in any order."""
+        pairs, texts = pairs.sort_by([(LEFT_ID, "ascending"), (RIGHT_ID, "ascending")]), texts.sort_by(REP_ID)
+        ids = texts[REP_ID].to_numpy()
+        left, right = (np.searchsorted(ids, pairs[name].to_numpy()) for name in (LEFT_ID, RIGHT_ID))
+        return cls(pairs, texts, left, right)
+
+
+def in_tiles(pairs: DataFrame, texts_of: Callable[[DataFrame], DataFrame], tiles: int) -> DataFrame:
+    """Bring pairs and what is known of their texts together, for `tiles_of` in `mapInArrow`.
+
+    A tile holds pairs with equal hashes of `left_id` and is the work of a task; each text comes into a tile once, however many of
+    its pairs need it.
+
+    Args:
+        pairs: With `left_id` and `right_id`.
+        texts_of: Joins further columns to rows of `tile` and `rep_id`.
+        tiles: At least 1.
+    """
+    tiled = pairs.withColumn("tile", F.pmod(F.xxhash64(LEFT_ID), F.lit(tiles)).cast("int"))
+    needed = tiled.select("tile", F.explode(F.array(LEFT_ID, RIGHT_ID)).alias(REP_ID)).distinct()
+    together = tiled.unionByName(texts_of(needed), allowMissingColumns=True)
+    return together.repartition(tiles, "tile").sortWithinPartitions("tile")
+
+
+def tiles_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Tile]:
+    """The tiles in a stream of rows of `in_tiles`."""
+    for _, runs in group_runs(batches, "tile"):
+        rows = pa.Table.from_batches(list(runs))
+        yield Tile.of(rows.filter(pc.is_valid(rows[LEFT_ID])), rows.filter(pc.is_valid(rows[REP_ID])))
 
 
 def set_threads() -> None:

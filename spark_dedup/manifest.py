@@ -10,6 +10,9 @@ from typing import Any
 
 RECALL_NOT_MEASURED = "recall not measured"
 
+BLOCKING = "block"
+"""All blocking keys together, where a source of candidates is named."""
+
 PROPOSED_IN = "seconds:"
 """Before a source of candidates beside the engine, among the notes of the stage `candidates`: what it took to propose its pairs."""
 

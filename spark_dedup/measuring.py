@@ -76,7 +76,7 @@ def make_recall(job: Job) -> Outcome:
 def words_recall(job: Job, wanted: int) -> list[RecallRow]:
     """SKETCHES x CANDIDATE_PAIRS -> RECALL."""
     sketches, config = job.store.read(schema.SKETCHES), job.config.minhash
-    texts = sketches.count()
+    texts = job.finished["embeddings"].rows_out or 0  # all that take part, those without a usable vector too
     pairs = alike_pairs(sketch_sample(sketches, wanted, texts, job.config.recall.seed), sketches, config)
     return shared_recall(
         pairs,

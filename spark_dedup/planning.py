@@ -385,7 +385,7 @@ def sampler(config: DedupConfig, model: str, kept_texts: int, seconds: float) ->
                     [
                         pa.array(vectors, pa.binary()),
                         pa.array(kept + [None] * (n - len(kept)), pa.binary()),
-                        pa.array(text.to_pylist()[: len(kept)] + [None] * (n - len(kept)), pa.string()),
+                        pa.array(text.slice(0, len(kept)).to_pylist() + [None] * (n - len(kept)), pa.string()),
                         sizes.cast(pa.int32()),
                         pa.compute.binary_length(text).cast(pa.int32()),
                         missing,

@@ -250,6 +250,11 @@ def finished_line(shown: StageProgress, seconds: float) -> str:
     return f"{told}; {shown.note}" if shown.note else told
 
 
+def quantity(n: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 row`, `7,641 rows`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say them: `14.2 s`, `3 min 05 s`, `2 h 07 min`, `4 days`."""
     if seconds < 99.95:

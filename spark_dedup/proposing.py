@@ -12,7 +12,7 @@ from spark_dedup import schema
 from spark_dedup.evaluation.blocks import key_costs, too_large
 from spark_dedup.job import Job, Outcome, observed, worker_partitions
 from spark_dedup.kernels.minhash import bands_for, s_curve
-from spark_dedup.manifest import PROPOSED_IN
+from spark_dedup.manifest import BLOCKING, PROPOSED_IN
 from spark_dedup.schema import LSH
 from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
@@ -74,7 +74,7 @@ class Proposals:
 
 def proposals(job: Job) -> list[Proposals]:
     """REPRESENTATIVES -> SKETCHES, and what each source beside the engine makes of them."""
-    known = ((LSH, job.config.minhash.enabled, shared_words), ("block", job.config.blocking.keys, shared_keys))
+    known = ((LSH, job.config.minhash.enabled, shared_words), (BLOCKING, job.config.blocking.keys, shared_keys))
     sources = {name: source for name, wanted, source in known if wanted}
     if not sources:
         return []

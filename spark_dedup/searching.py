@@ -34,15 +34,15 @@ def make_index(job: Job) -> Outcome:
     store, heads = job.store, distinct_vectors(job)
     search = chosen(job.config.search, heads)
     notes = dict(zip(("engine", "engine_reason"), choose_engine(job.config.search.engine, heads), strict=True))
-    indexed, vectors = ENGINES[search.engine].indexed, store.read(schema.VECTORS)
-    if ENGINES[search.engine].in_postgres:
+    engine, vectors = ENGINES[search.engine], store.read(schema.VECTORS)
+    if engine.in_postgres:
         return index_in_postgres(job, search, heads, notes)
-    if indexed is None:
+    if engine.indexed is None:
         return Outcome(heads, 0, 0, {}, {}, notes)
-    train, build = indexed
+    train, build = engine.indexed
     search, tuning = tuned(job, search)
     job.write(schema.INDEX_CELLS, train(vectors, heads, search), "index")
-    _, size = job.write(schema.INDEX, build(vectors, read_cells(store, ENGINES[search.engine]), search), "index")
+    _, size = job.write(schema.INDEX, build(vectors, read_cells(store, engine), search), "index")
     job.write(schema.INDEX_SHARDS, index_manifest(store.read(schema.INDEX)), "index")
     shards = {row["shard"]: row["rows"] for row in store.read(schema.INDEX_SHARDS).select("shard", "rows").collect()}
     counts = {"shards": len(shards), "largest_shard": max(shards.values(), default=0)}

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import BlockingConfig
 from spark_dedup.errors import ConfigError
+from spark_dedup.progress import quantity
 from spark_dedup.schema import BLOCKS
 
 if TYPE_CHECKING:
@@ -28,11 +29,7 @@ class Block(NamedTuple):
     comparisons: int
 
     def __str__(self) -> str:
-        return f"{self.label!r} {_count(self.texts, 'text')}, {_count(self.comparisons, 'comparison')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+        return f"{self.label!r} {quantity(self.texts, 'text')}, {quantity(self.comparisons, 'comparison')}"
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,9 @@ class KeyCost:
 
     def lines(self) -> list[str]:
         """The cost in words, and a line for each of the largest blocks."""
-        told = f"key {self.key}: {_count(self.comparisons, 'comparison')} in {_count(self.blocks, 'block')}"
+        told = f"key {self.key}: {quantity(self.comparisons, 'comparison')} in {quantity(self.blocks, 'block')}"
         told += f", {self.compared:,} under blocking.max_block" if self.compared < self.comparisons else ""
-        told += f"; {_count(self.without, 'text')} without it" if self.without else ""
+        told += f"; {quantity(self.without, 'text')} without it" if self.without else ""
         return [told, *(f"  {block}" for block in self.largest)]
 
 

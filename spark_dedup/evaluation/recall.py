@@ -25,6 +25,7 @@ from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.metrics import Estimate, query_mean, ratio, told, worst_decile
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import BLOCK, LEFT_ID, LSH, REP_ID, RIGHT_ID, TRUTH, VECTORS
+from spark_dedup.stages.score import holds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -231,7 +232,7 @@ def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) 
     ordered = pairs.withColumns(
         {LEFT_ID: F.least("query_id", "other_id"), RIGHT_ID: F.greatest("query_id", "other_id"), "methods": F.array(F.lit("exact"))}
     )
-    ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", F.coalesce(F.expr(rule), F.lit(False)).alias("rule"))
+    ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", holds(rule).alias("rule"))
     joined = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
     return joined.select("query_id", "other_id", "cosine", "rule", F.coalesce("found", F.lit(False)).alias("found"))
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import MinHashConfig
 from spark_dedup.evaluation.recall import RecallRow
-from spark_dedup.evaluation.truth import BLOCK_BYTES, sample_ids
+from spark_dedup.evaluation.truth import drawn, row_blocks
 from spark_dedup.kernels.features import decode
 from spark_dedup.kernels.metrics import ratio, told
 from spark_dedup.kernels.minhash import Ints, ShingleSets, alike_between, bands_for, is_feature, s_curve
@@ -43,11 +43,7 @@ def sketch_sample(sketches: DataFrame, wanted: int, total: int, seed: int = 0) -
     Returns:
         SKETCHES: `sketch_rows(wanted, total)` rows.
     """
-    sketches = SKETCHES.conform(sketches)
-    rows = sketch_rows(wanted, total)
-    if rows == total:
-        return sketches
-    return SKETCHES.conform(sketches.join(F.broadcast(sample_ids(sketches, rows, total, seed)), REP_ID, how="left_semi"))
+    return SKETCHES.conform(drawn(sketches, sketch_rows(wanted, total), total, seed))
 
 
 def sketch_rows(wanted: int, total: int) -> int:
@@ -58,7 +54,7 @@ def sketch_rows(wanted: int, total: int) -> int:
 def alike_pairs(sample: DataFrame, base: DataFrame, config: MinHashConfig) -> DataFrame:
     """All texts of the base whose shingle sets are like that of a text of the sample.
 
-    The sample passes through the driver in blocks of at most about `BLOCK_BYTES`, each one pass over the base.
+    The sample passes through the driver in blocks, each one pass over the base.
 
     Args:
         sample: SKETCHES from `sketch_sample`. Read here, in jobs of its own.
@@ -71,31 +67,17 @@ def alike_pairs(sample: DataFrame, base: DataFrame, config: MinHashConfig) -> Da
     """
     shingles = "features" if is_feature(config.unit, config.ngram) else "shingles"
     base, found = SKETCHES.conform(base).select(REP_ID, shingles), None
-    for ids, sets in blocks(sample.select(REP_ID, shingles), shingles):
-        block = base.mapInArrow(alike_with(ids, sets, shingles, config), PAIRS)
+    for rows in row_blocks(sample.select(REP_ID, shingles)):
+        ids, blobs = zip(*rows, strict=True)
+        sets = sets_of(pa.array(blobs, pa.large_binary()), shingles)
+        block = base.mapInArrow(alike_with(np.array(ids, dtype=np.int64), sets, shingles, config), PAIRS)
         found = block if found is None else found.unionByName(block)
     return base.sparkSession.createDataFrame([], PAIRS) if found is None else found
 
 
-def blocks(sample: DataFrame, shingles: str) -> Iterator[tuple[Ints, ShingleSets]]:
-    """Read a sample into blocks: rep_ids, int64 (n,), and their shingle sets."""
-    ids: list[int] = []
-    blobs: list[bytes] = []
-    size = 0
-    for row in sample.toLocalIterator(prefetchPartitions=True):
-        ids.append(row[0])
-        blobs.append(bytes(row[1]))
-        size += len(blobs[-1])
-        if size >= BLOCK_BYTES:
-            yield np.array(ids, dtype=np.int64), sets_of(pa.chunked_array([pa.array(blobs, pa.large_binary())]), shingles)
-            ids, blobs, size = [], [], 0
-    if ids:
-        yield np.array(ids, dtype=np.int64), sets_of(pa.chunked_array([pa.array(blobs, pa.large_binary())]), shingles)
-
-
-def sets_of(column: pa.ChunkedArray, shingles: str) -> ShingleSets:
+def sets_of(column: pa.Array, shingles: str) -> ShingleSets:
     """Shingle sets from the column of SKETCHES that holds them."""
-    return ShingleSets.of_features(decode(column)) if shingles == "features" else ShingleSets.of(column)
+    return ShingleSets.of_features(decode(column)) if shingles == "features" else ShingleSets.of(pa.chunked_array([column]))
 
 
 def alike_with(
@@ -108,7 +90,7 @@ def alike_with(
         for batch in batches:
             if batch.num_rows:
                 others = batch.column(REP_ID).to_numpy()
-                left, right, jaccard = alike_between(sets, sets_of(pa.chunked_array([batch.column(shingles)]), shingles), config.threshold)
+                left, right, jaccard = alike_between(sets, sets_of(batch.column(shingles), shingles), config.threshold)
                 different = ids[left] != others[right]
                 jaccard = jaccard[different]
                 columns = [ids[left[different]], others[right[different]], jaccard, s_curve(jaccard, bands, rows)]

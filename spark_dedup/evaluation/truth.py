@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,19 +56,19 @@ def sample_rows(vectors: DataFrame, wanted: int, total: int, seed: int = 0) -> D
     Returns:
         VECTORS: min(wanted, total) rows.
     """
-    vectors = VECTORS.conform(vectors)
+    return VECTORS.conform(drawn(vectors, wanted, total, seed))
+
+
+def drawn(texts: DataFrame, wanted: int, total: int, seed: int) -> DataFrame:
+    """Rows of `wanted` of the `total` texts with a `rep_id`, each once; see `sample_rows`."""
     if wanted >= total:
-        return vectors
-    return VECTORS.conform(vectors.join(F.broadcast(sample_ids(vectors, wanted, total, seed)), REP_ID, how="left_semi"))
-
-
-def sample_ids(texts: DataFrame, wanted: int, total: int, seed: int) -> DataFrame:
-    """The `rep_id` of `wanted` of the `total` texts, drawn by a hash; ties of the hash go by id."""
+        return texts
     key = F.xxhash64(F.lit(seed), REP_ID)  # not the hash that chooses the training sample of the cells
     # More than 10 standard deviations above what is needed, so that only about `wanted` ids are sorted, not all.
     share = (wanted + 10 * wanted**0.5 + 100) / total
     few = texts.select(REP_ID, key.alias("key")).where(hash_drawn(F.col("key"), share))
-    return few.orderBy("key", REP_ID).limit(wanted).select(REP_ID)
+    chosen = few.orderBy("key", REP_ID).limit(wanted).select(REP_ID)
+    return texts.join(F.broadcast(chosen), REP_ID, how="left_semi")
 
 
 def hash_drawn(key: Column, share: float) -> Column:
@@ -182,26 +182,28 @@ class Block:
 
 
 def sample_blocks(sample: DataFrame) -> Iterator[Block]:
-    """Read a sample into blocks of at most about `BLOCK_BYTES`; a partition at a time passes the driver's limits on results."""
-    ids: list[int] = []
-    vectors: list[bytes] = []
-    blobs: list[bytes | None] = []
+    """Read a sample of VECTORS into blocks."""
+    for rows in row_blocks(sample.select(REP_ID, "vector", "features")):
+        ids, vectors, features = zip(*rows, strict=True)
+        yield Block(np.array(ids, dtype=np.int64), from_binary(pa.array(vectors, pa.large_binary())), decode(features))
+
+
+def row_blocks(rows: DataFrame) -> Iterator[list[tuple[Any, ...]]]:
+    """Read rows into blocks of at most about `BLOCK_BYTES`; a partition at a time passes the driver's limits on results.
+
+    Args:
+        rows: An id, and columns of type binary.
+    """
+    block: list[tuple[Any, ...]] = []
     size = 0
-    for row in sample.select(REP_ID, "vector", "features").toLocalIterator(prefetchPartitions=True):
-        ids.append(row[0])
-        vectors.append(bytes(row[1]))
-        blobs.append(None if row[2] is None else bytes(row[2]))
-        size += len(vectors[-1]) + len(blobs[-1] or b"")
+    for row in rows.toLocalIterator(prefetchPartitions=True):
+        block.append((row[0], *(None if blob is None else bytes(blob) for blob in row[1:])))
+        size += sum(len(blob or b"") for blob in block[-1][1:])
         if size >= BLOCK_BYTES:
-            yield make_block(ids, vectors, blobs)
-            ids, vectors, blobs, size = [], [], [], 0
-    if ids:
-        yield make_block(ids, vectors, blobs)
-
-
-def make_block(ids: list[int], vectors: list[bytes], features: list[bytes | None]) -> Block:
-    """Rows of VECTORS as arrays."""
-    return Block(np.array(ids, dtype=np.int64), from_binary(pa.array(vectors, pa.large_binary())), decode(features))
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def product_rate(spark: SparkSession, dimension: int, tasks: int) -> float:

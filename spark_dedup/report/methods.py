@@ -6,10 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from spark_dedup.manifest import PROPOSED_IN, RunManifest
+from spark_dedup.manifest import BLOCKING, PROPOSED_IN, RunManifest
 from spark_dedup.progress import duration
-
-BLOCKS = "block"
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ def seconds_of(manifest: RunManifest) -> dict[str, float]:
     candidates = manifest.stage("candidates")
     taken = {name.removeprefix(PROPOSED_IN): float(value) for name, value in candidates.notes.items() if name.startswith(PROPOSED_IN)}
     engine = manifest.stage("index").seconds + max(0.0, candidates.seconds - sum(taken.values()))
-    if BLOCKS in taken:
-        taken[BLOCKS] += manifest.stage("blocks").seconds
+    if BLOCKING in taken:
+        taken[BLOCKING] += manifest.stage("blocks").seconds
     return {candidates.notes["engine"]: engine, **taken}
 
 
@@ -51,14 +49,14 @@ def render_methods(found: Sequence[Found], manifest: RunManifest) -> str:
         manifest: The run, for its seconds and its recall.
     """
     taken = seconds_of(manifest)
-    names = sorted({name for f in found for name in f.methods} | (set(taken) - {BLOCKS}))
+    names = sorted({name for f in found for name in f.methods} | (set(taken) - {BLOCKING}))
     lines = [f"  {'found by':<40}{'pairs':>12}{'merge rule holds':>18}{'seconds':>14}"]
     for name in names:
         whole = by_method(found, name)
         seconds = duration(taken[name]) if name in taken else ""
         lines.append(f"  {name:<40}{whole.pairs:>12,}{whole.edges:>18,}{seconds:>14}".rstrip())
-    if BLOCKS in taken:
-        lines.append(f"  {'all blocking keys':<70}{duration(taken[BLOCKS]):>14}")
+    if BLOCKING in taken:
+        lines.append(f"  {'all blocking keys':<70}{duration(taken[BLOCKING]):>14}")
     if found:
         lines += ["", "  exactly by"]
     for f in sorted(found, key=lambda f: (len(f.methods), f.methods)):

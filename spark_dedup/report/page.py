@@ -9,6 +9,7 @@ from string import Template
 
 from spark_dedup.config import flatten
 from spark_dedup.kernels.metrics import digits, interval
+from spark_dedup.progress import quantity
 from spark_dedup.report.pairs import Span, mark_differences, refusal_reason, visible
 from spark_dedup.report.story import (
     NOTHING_REMOVED,
@@ -19,7 +20,6 @@ from spark_dedup.report.story import (
     loose_words,
     measured_how,
     merge_rule,
-    quantity,
     recall_figures,
     scores,
     source_line,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from spark_dedup.kernels.metrics import digits, interval
 from spark_dedup.manifest import RunManifest
+from spark_dedup.progress import quantity
 from spark_dedup.report.page import render_html
 from spark_dedup.report.pairs import mark_differences, refusal_reason
 from spark_dedup.report.story import (
@@ -18,7 +19,6 @@ from spark_dedup.report.story import (
     loose_words,
     measured_how,
     merge_rule,
-    quantity,
     recall_figures,
     scores,
     source_line,

@@ -9,6 +9,7 @@ from typing import Any
 from spark_dedup.config import MergeConfig
 from spark_dedup.limits import LIMITS, Limit
 from spark_dedup.manifest import RunManifest, StageRecord
+from spark_dedup.progress import quantity
 from spark_dedup.report.summary import LooseCluster, PairView, RecallView, Summary
 
 TITLES = {
@@ -51,11 +52,6 @@ class Step:
     details: tuple[str, ...]
     seconds: float
     state: str
-
-
-def quantity(n: int, one: str, many: str | None = None) -> str:
-    """A count with its noun: `1 row`, `7,641 rows`."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import FOUND, found_rows, named_pairs, with_copies
+from spark_dedup.asking import FOUND, Tile, found_rows, in_tiles, named_pairs, tiles_of, with_copies
 from spark_dedup.config import SearchConfig
-from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.expand import Found
 from spark_dedup.kernels.features import decode, pair_scores
 from spark_dedup.kernels.pgcopy import vector_rows
@@ -106,9 +104,6 @@ def pgvector_candidates(
 ) -> DataFrame:
     """The pairs of texts that Postgres' pairs of vectors stand for, scored as every engine scores them, each unordered pair once.
 
-    A tile holds pairs with equal hashes of `left_id` and is the work of a task; each text comes into a tile once, however many of
-    its pairs need it.
-
     Args:
         found: Pairs of distinct vectors; those below the floor are refused here.
         vectors: VECTORS, everything that was searched.
@@ -120,17 +115,15 @@ def pgvector_candidates(
         SCORED_PAIRS.
     """
     vectors = VECTORS.conform(vectors)
-    tiled = text_pairs(found.pairs, vectors, config).withColumn("tile", F.pmod(F.xxhash64(LEFT_ID), F.lit(tiles)).cast("int"))
-    needed = tiled.select("tile", F.explode(F.array(LEFT_ID, RIGHT_ID)).alias(REP_ID)).distinct()
-    texts = needed.join(vectors.select(REP_ID, "vector", "features"), REP_ID, how="inner")
-    together = tiled.unionByName(texts, allowMissingColumns=True).repartition(tiles, "tile").sortWithinPartitions("tile")
+
+    def texts_of(needed: DataFrame) -> DataFrame:
+        return needed.join(vectors.select(REP_ID, "vector", "features"), REP_ID, how="inner")
 
     def score(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, tile in group_runs(batches, "tile"):
-            rows = pa.Table.from_batches(list(tile))
-            yield scored(rows.filter(pc.is_valid(rows[LEFT_ID])), rows.filter(pc.is_valid(rows[REP_ID])), config.floor)
+        for tile in tiles_of(batches):
+            yield scored(tile, config.floor)
 
-    scores = together.select("tile", LEFT_ID, RIGHT_ID, "left_out", REP_ID, "vector", "features").mapInArrow(score, FOUND)
+    scores = in_tiles(text_pairs(found.pairs, vectors, config), texts_of, tiles).mapInArrow(score, FOUND)
     asked = vectors.sparkSession.createDataFrame([(found.asked_again, found.saturated)], "`asked_again` bigint, `saturated` bigint")
     return named_pairs(scores.unionByName(asked, allowMissingColumns=True), METHOD, noted)
 
@@ -172,20 +165,18 @@ def paired(rows: DataFrame, one: str, other: str, left_out: Column) -> DataFrame
     return rows.select(*ids, left_out.cast("bigint").alias("left_out"))
 
 
-def scored(pairs: pa.Table, texts: pa.Table, floor: float) -> pa.RecordBatch:
+def scored(tile: Tile, floor: float) -> pa.RecordBatch:
     """FOUND rows of one tile: the pairs at or above the floor.
 
     Args:
-        pairs: `left_id`, `right_id`, `left_out`.
-        texts: `rep_id`, `vector`, `features`: every text of the pairs once.
+        tile: Pairs with `left_out`, texts with `vector` and `features`.
         floor: Least cosine.
     """
-    pairs, texts = pairs.sort_by([(LEFT_ID, "ascending"), (RIGHT_ID, "ascending")]), texts.sort_by(REP_ID)
+    texts, left, right = tile.texts, tile.left, tile.right
     ids, block = texts[REP_ID].to_numpy(), decode(texts["features"])
-    left, right = (np.searchsorted(ids, pairs[name].to_numpy()) for name in (LEFT_ID, RIGHT_ID))
     vectors = np.concatenate([from_binary(chunk) for chunk in texts["vector"].chunks if len(chunk)])
     cosine = cosines_at(vectors, left, vectors, right)
     near = cosine >= floor
     left, right = left[near], right[near]
     scores = pair_scores(block, left, block, right)
-    return found_rows(Found(ids[left], ids[right], cosine[near], scores, pairs["left_out"].to_numpy()[near]))
+    return found_rows(Found(ids[left], ids[right], cosine[near], scores, tile.pairs["left_out"].to_numpy()[near]))

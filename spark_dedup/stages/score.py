@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
-from spark_dedup.asking import SCORES, WORDS
+from spark_dedup.asking import SCORES, WORDS, Tile, in_tiles, tiles_of
 from spark_dedup.config import MergeConfig
-from spark_dedup.grouped import group_runs
 from spark_dedup.kernels.features import NUMBERS, decode, pair_scores
 from spark_dedup.kernels.minhash import ShingleSets, is_feature
 from spark_dedup.kernels.shingles import NGRAM
@@ -34,7 +33,7 @@ from spark_dedup.schema import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -59,9 +58,6 @@ class Floors:
 def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, floors: Floors, *, tiles: int) -> DataFrame:
     """Score the proposed pairs as the engines score theirs, and keep those that reach a floor.
 
-    A tile holds pairs with equal hashes of `left_id` and is the work of a task; each text comes into a tile once, however many of
-    its pairs need it.
-
     Args:
         proposed: PROPOSED_PAIRS, or BLOCK_PAIRS.
         sketches: SKETCHES, with `shingles` where the floors' are not those of the features.
@@ -72,38 +68,28 @@ def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, f
     Returns:
         SCORED_PAIRS.
     """
-    tiled = PROPOSED_PAIRS.conform(proposed).withColumn("tile", F.pmod(F.xxhash64(LEFT_ID), F.lit(tiles)).cast("int"))
-    needed = tiled.select("tile", F.explode(F.array(LEFT_ID, RIGHT_ID)).alias(REP_ID)).distinct()
-    texts = needed.join(SKETCHES.conform(sketches).select(REP_ID, "features", "shingles"), REP_ID, how="inner")
-    texts = texts.join(VECTORS.conform(vectors).select(REP_ID, "vector"), REP_ID, how="left")
-    together = tiled.unionByName(texts, allowMissingColumns=True).repartition(tiles, "tile").sortWithinPartitions("tile")
-    names = ["tile", LEFT_ID, RIGHT_ID, "methods", REP_ID, "vector", "features", "shingles"]
-    return SCORED_PAIRS.conform(together.select(*names).mapInArrow(scoring(floors), SCORED_PAIRS.ddl()))
 
-
-def scoring(floors: Floors) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that scores a stream of tiles: rows of pairs, with `left_id`, and of texts, with `rep_id`."""
+    def texts_of(needed: DataFrame) -> DataFrame:
+        sketched = needed.join(SKETCHES.conform(sketches).select(REP_ID, "features", "shingles"), REP_ID, how="inner")
+        return sketched.join(VECTORS.conform(vectors).select(REP_ID, "vector"), REP_ID, how="left")
 
     def score(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, tile in group_runs(batches, "tile"):
-            rows = pa.Table.from_batches(list(tile))
-            pairs, texts = rows.filter(pc.is_valid(rows[LEFT_ID])), rows.filter(pc.is_valid(rows[REP_ID]))
-            yield from scored(pairs, texts.sort_by(REP_ID), floors)
+        for tile in tiles_of(batches):
+            yield from scored(tile, floors)
 
-    return score
+    together = in_tiles(PROPOSED_PAIRS.conform(proposed), texts_of, tiles)
+    return SCORED_PAIRS.conform(together.mapInArrow(score, SCORED_PAIRS.ddl()))
 
 
-def scored(pairs: pa.Table, texts: pa.Table, floors: Floors) -> Iterator[pa.RecordBatch]:
+def scored(tile: Tile, floors: Floors) -> Iterator[pa.RecordBatch]:
     """The pairs of one tile that reach a floor, with their scores.
 
     Args:
-        pairs: `left_id`, `right_id`, `methods`.
-        texts: `rep_id` in order, `vector`, `features`, `shingles`: every text of the pairs once.
+        tile: Pairs with `methods`, texts with `vector`, `features` and `shingles`.
         floors: As in `verify_pairs`.
     """
-    pairs = pairs.sort_by([(LEFT_ID, "ascending"), (RIGHT_ID, "ascending")])
+    texts, left, right = tile.texts, tile.left, tile.right
     ids, block = texts[REP_ID].to_numpy(), decode(texts["features"])
-    left, right = (np.searchsorted(ids, pairs[name].to_numpy()) for name in (LEFT_ID, RIGHT_ID))
     sets = block if is_feature(floors.unit, floors.ngram) else ShingleSets.of(texts["shingles"]).block()
     kept = pair_scores(sets, left, sets, right).jaccard >= floors.jaccard
     if floors.cosine is not None:
@@ -115,7 +101,7 @@ def scored(pairs: pa.Table, texts: pa.Table, floors: Floors) -> Iterator[pa.Reco
     numbers = pa.array(NUMBERS).take(pa.array(scores.numbers))
     others = map(pa.array, (scores.jaccard, scores.containment, scores.substitution))
     words = map(pa.array, (scores.least_words, scores.most_words))
-    methods = pairs["methods"].filter(pa.array(kept))
+    methods = tile.pairs["methods"].filter(pa.array(kept))
     columns = [pa.array(ids[left]), pa.array(ids[right]), methods, pa.array(cosine, mask=~known), *others, numbers, *words]
     yield from pa.Table.from_arrays(columns, schema=SCORED_PAIRS.arrow()).to_batches()
 
@@ -149,13 +135,18 @@ def one_row_a_pair(*sources: DataFrame) -> DataFrame:
     return SCORED_PAIRS.conform(both.groupBy(LEFT_ID, RIGHT_ID).agg(methods, *scores))
 
 
+def holds(condition: str) -> Column:
+    """Whether a merge rule holds on a row of SCORED_PAIRS; one that gives null does not."""
+    return F.coalesce(F.expr(condition), F.lit(False))
+
+
 def judge_pairs(pairs: DataFrame, representatives: DataFrame, config: MergeConfig, run_id: str) -> DataFrame:
     """Apply the merge rule and name the records that the pair's representatives stand for.
 
     Args:
         pairs: SCORED_PAIRS.
         representatives: REPRESENTATIVES, for the record ids.
-        config: Uses `condition`; a rule that gives null refuses the pair.
+        config: Uses `condition`.
         run_id: Run that writes the rows.
 
     Returns:
@@ -163,7 +154,7 @@ def judge_pairs(pairs: DataFrame, representatives: DataFrame, config: MergeConfi
     """
     left = representatives.select(F.col(REP_ID).alias(LEFT_ID), F.col(RECORD_ID).alias("left_record"))
     right = representatives.select(F.col(REP_ID).alias(RIGHT_ID), F.col(RECORD_ID).alias("right_record"))
-    judged = pairs.withColumn("is_edge", F.coalesce(F.expr(config.condition), F.lit(False))).withColumn(RUN_ID, F.lit(run_id))
+    judged = pairs.withColumn("is_edge", holds(config.condition)).withColumn(RUN_ID, F.lit(run_id))
     return CANDIDATE_PAIRS.conform(judged.join(left, LEFT_ID, how="inner").join(right, RIGHT_ID, how="inner"))
 
 

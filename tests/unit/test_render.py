@@ -13,9 +13,10 @@ from spark_dedup.config_file import load_config
 from spark_dedup.engines import ENGINES
 from spark_dedup.limits import LIMITS
 from spark_dedup.manifest import RunManifest, StageRecord
+from spark_dedup.progress import quantity
 from spark_dedup.report.pairs import Span
 from spark_dedup.report.render import render_html, render_run, render_text
-from spark_dedup.report.story import headline, limits, percent, quantity, steps, tiles
+from spark_dedup.report.story import headline, limits, percent, steps, tiles
 from spark_dedup.report.summary import CopyGroup, CosineBand, EngineView, PairView, RecallView, SizeBand, Summary, TableView
 from spark_dedup.report.terminal import Paint, cells, wrap, wrap_spans
 from spark_dedup.stages.candidates_lsh import EVENTS

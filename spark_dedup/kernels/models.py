@@ -99,7 +99,7 @@ def hub_commit(name: str, revision: str | None) -> str:
     with extra("embed"):
         from huggingface_hub import HfApi, try_to_load_from_cache
     try:
-        sha = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
+        sha: str | None = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
         if sha:
             return sha
         reason: object = "the hub names no commit"

@@ -95,7 +95,7 @@ notebooks: $(DEV) $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks
 
 # With QUICK=1 only what can depend on the Spark line.
-PHASES := setup $(if $(QUICK),,lint) types $(if $(QUICK),,imports) unit spark-tests $(if $(QUICK),,notebooks wheel-check)
+PHASES := setup $(if $(QUICK),,lint) types $(if $(QUICK),,imports unit) spark-tests $(if $(QUICK),,notebooks wheel-check)
 
 test:  ## everything on one Spark line: lint, types, imports, tests, notebooks, the wheel in a clean environment
 	@for phase in $(PHASES); do \

@@ -48,6 +48,7 @@ def test_config_show_prints_effective_settings_and_a_fingerprint(capsys, tmp_pat
     assert len(shown["fingerprint"]) == 64
 
 
+@pytest.mark.slow
 def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     rows, _ = families(6)
     spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))
@@ -92,6 +93,7 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_relative_paths_are_taken_from_the_working_folder(spark, tmp_path, monkeypatch, capsys):
     rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
     spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))

@@ -661,6 +661,7 @@ def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path)
     assert not TableStore(spark, str(tmp_path / "store")).exists(schema.EMBEDDINGS)
 
 
+@pytest.mark.slow
 def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path):
     """Two texts of nearly the same words whose vectors disagree, two whose vectors agree too, one without a vector, one alone."""
     rng = random.Random(17)
@@ -698,6 +699,7 @@ def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path)
     assert manifest.stage("candidates").caps_hit == {}
 
 
+@pytest.mark.slow
 def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_run_before_the_encoder(spark, tmp_path):
     rng = random.Random(19)
     long, other = sentence(rng, 80), sentence(rng, 80)

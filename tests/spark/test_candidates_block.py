@@ -21,6 +21,8 @@ from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_s
 from spark_dedup.stages.candidates_lsh import sketch_texts
 from spark_dedup.stages.score import Floors, verify_pairs
 
+pytestmark = pytest.mark.slow
+
 CASES = Path(__file__).parents[1] / "data" / "cases"
 
 

@@ -13,6 +13,8 @@ from spark_dedup.schema import REPRESENTATIVES, SCORED_PAIRS, SKETCHES, VECTORS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.score import Floors, one_row_a_pair, verify_pairs
 
+pytestmark = pytest.mark.slow
+
 
 def search(spark, texts: list[str], config: MinHashConfig, partitions: int, without_vector: int | None = None):
     """Proposed pairs, kept pairs and what was noted; every text has the vector (1, 0) but one."""

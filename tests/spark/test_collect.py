@@ -9,6 +9,8 @@ from spark_dedup.manifest import RunManifest, StageRecord
 from spark_dedup.report.collect import BANDS, collect, cosine_bands, example_rows
 from spark_dedup.report.summary import CopyGroup, RecallView, SizeBand
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = RunManifest(
     run_id="r1",
     store="s",

@@ -19,6 +19,8 @@ from spark_dedup.stages.candidates_pgvector import Neighbours, copy_blocks, head
 from spark_dedup.store import TableStore
 from spark_dedup.sweep import sweep
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 ROWS = 300
 
@@ -154,7 +156,6 @@ def test_a_whole_run_finds_its_pairs_in_postgres(spark, postgres, source, monkey
     assert not run(config, spark).did_work
 
 
-@pytest.mark.slow
 def test_a_run_and_a_sweep_over_vectors_that_are_in_postgres(spark, postgres, source):
     import planted
 

@@ -26,6 +26,8 @@ from spark_dedup.schema import COMPONENTS, INDEX, RECALL, SCORED_PAIRS, TRUTH, V
 from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
 SCORES = ("pair_recall", "pair_recall_rule", "cluster_recall", "query_recall_mean", "query_recall_worst_decile")

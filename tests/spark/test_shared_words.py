@@ -11,6 +11,8 @@ from spark_dedup.kernels.minhash import bands_for, s_curve
 from spark_dedup.schema import REPRESENTATIVES, SCORED_PAIRS
 from spark_dedup.stages.candidates_lsh import sketch_texts
 
+pytestmark = pytest.mark.slow
+
 TEXTS = texts_of(3)
 
 

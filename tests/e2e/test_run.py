@@ -145,6 +145,7 @@ def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted
     assert {r["value"] for (metric, _), r in figures.items() if metric.startswith("loss_")} == {0.0}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted):
     settings = planted_config(planted["source"], planted["store"])
@@ -204,6 +205,7 @@ def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_p
     assert sorted(map(str, found)) == sorted(map(str, want))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_target_of_recall_is_tuned_for_and_judged_and_the_rule_of_semdedup_keeps_the_farthest(spark, planted, tmp_path):
     extra = ("search.cells=8", "recall.target=0.99", "recall.share=1000", "keep.order_by=[centroid_similarity]")
@@ -350,8 +352,12 @@ def test_a_changed_source_is_refused_and_a_rebuild_keeps_the_embeddings(spark, t
     [
         ([], []),
         ([("a", "one text")], [{"a"}]),
-        ([(f"r{i}", "the same text") for i in range(9)], [{f"r{i}" for i in range(9)}]),
-        ([(f"r{i}", f"quite another {i} {i * 7919} text {'xyz'[i]}") for i in range(3)], [{"r0"}, {"r1"}, {"r2"}]),
+        pytest.param([(f"r{i}", "the same text") for i in range(9)], [{f"r{i}" for i in range(9)}], marks=pytest.mark.long),
+        pytest.param(
+            [(f"r{i}", f"quite another {i} {i * 7919} text {'xyz'[i]}") for i in range(3)],
+            [{"r0"}, {"r1"}, {"r2"}],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["empty", "one", "all equal", "all different"],
 )
@@ -365,6 +371,7 @@ def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
     assert manifest.stage("clusters").counts["removable_rows"] == len(rows) - len(groups)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_number_ids_keep_their_type_in_every_table(spark, tmp_path):
     rows = [(-5, "one and the same text"), (2**31 - 1, "one and the same text"), (7, "another text altogether")]
@@ -402,7 +409,7 @@ def test_catalog_names_expressions_and_back_ticks(spark, tmp_path):
             spark.sql(f"DROP SCHEMA IF EXISTS {s} CASCADE")
 
 
-@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("json", marks=pytest.mark.long)])
 @pytest.mark.slow
 def test_files_without_versions_are_watched_by_their_content(spark, tmp_path, form):
     rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
@@ -504,6 +511,7 @@ def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
     assert not touched & set(lone)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o03_invisible.jsonl").read_text().splitlines()]
@@ -514,6 +522,7 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
     assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset(r["id"] for r in rows)}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_saw(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
@@ -561,6 +570,7 @@ def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_pa
     assert manifest.stage("candidates").caps_hit["copies_not_paired"] == 319_600 - 799
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_path):
     _, source = _with_texts(spark, tmp_path / "source", "o10_small_shard.jsonl")
@@ -571,7 +581,7 @@ def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["components", "canonical"])
+@pytest.mark.parametrize("method", [pytest.param("components", marks=pytest.mark.long), "canonical"])
 def test_a_chain_joins_its_ends_only_where_clusters_are_components(spark, tmp_path, method):
     """Eleven vectors 18 degrees apart: neighbours at cosine 0.951, second neighbours at 0.809, the ends at -1."""
     rows, source = _with_texts(spark, tmp_path / "source", "o16_chain.jsonl")
@@ -626,6 +636,7 @@ def test_vectors_of_a_wrong_length_or_with_a_null_inside_stop_the_run_by_name(sp
     assert not (tmp_path / "store" / "_index").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     rows, _ = families(5)
@@ -638,6 +649,7 @@ def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     assert {frozenset(("o0000", "c0000")), frozenset(("a0000",))} <= partition_of(clusters)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_large_groups_pass_under_a_small_driver(spark, spark_conf, tmp_path):
     spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
@@ -748,6 +760,7 @@ def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_r
     assert (again.did_work, again.stage("blocks").reused) == (False, True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_block_that_is_split_is_in_the_ledger_with_the_pairs_left_out(spark, tmp_path):
     text = sentence(random.Random(23), 80)

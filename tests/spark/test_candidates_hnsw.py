@@ -98,7 +98,7 @@ def test_pairs_and_scores_are_those_of_brute_force(spark):
     assert noted == {"pairs": len(want), "asked_again": 121, "saturated": 0, "copies_not_paired": 0}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_placement_partitions_row_order_and_batch_size_do_not_change_the_pairs(spark, spark_conf, shards):
     vectors, heads = vectors_frame(spark, planted(1, others=300, family=60, near=40))
     config = SearchConfig(shards=shards)

@@ -156,6 +156,7 @@ def test_a_whole_run_finds_its_pairs_in_postgres(spark, postgres, source, monkey
     assert not run(config, spark).did_work
 
 
+@pytest.mark.long
 def test_a_run_and_a_sweep_over_vectors_that_are_in_postgres(spark, postgres, source):
     import planted
 

@@ -104,9 +104,7 @@ def scores(left: str, right: str) -> tuple[float, float, float, str]:
 
 
 def same_bits(one, two) -> bool:
-    return all(
-        getattr(one, name).tobytes() == getattr(two, name).tobytes() for name in (f.name for f in dataclasses.fields(one))
-    )
+    return all(getattr(one, name).tobytes() == getattr(two, name).tobytes() for name in (f.name for f in dataclasses.fields(one)))
 
 
 # --- worked by hand ---------------------------------------------------------------------------------------------------

@@ -427,8 +427,8 @@ def field_problems(section: Any, prefix: str) -> Iterable[str]:
     """Say what is wrong with each field of one section: its type, its range, NaN."""
     hints = typing.get_type_hints(type(section))
     for f in dataclasses.fields(section):
-        if f.name in SECTIONS:
-            continue
+        if dataclasses.is_dataclass(hints[f.name]):
+            continue  # a section, whose fields are looked at for themselves
         problem = value_problem(getattr(section, f.name), hints[f.name], f.metadata)
         if problem:
             yield f"{prefix}{f.name} {problem}"

@@ -29,7 +29,7 @@ def rows() -> list[tuple[str, dataclasses.Field[Any], str]]:
     for name, cls in {"": DedupConfig, **SECTIONS}.items():
         hints = typing.get_type_hints(cls)
         for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-            if f.name not in SECTIONS:
+            if not dataclasses.is_dataclass(hints[f.name]):
                 out.append((f"{name}.{f.name}".lstrip("."), f, allowed_text(f, hints[f.name])))
     return out
 

@@ -174,11 +174,11 @@ def demo_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.pipeline import run
     from spark_dedup.report.collect import collect
     from spark_dedup.report.render import render_html, render_text
-    from spark_dedup.session import get_session
+    from spark_dedup.session import BRIEF, get_session
     from spark_dedup.store import TableStore
     from spark_dedup.sweep import beside_auto
 
-    spark, progress = get_session(brief=True), progress_of(arguments)
+    spark, progress = get_session(java=BRIEF), progress_of(arguments)
     write_source(spark, folder)
     manifest = run(config, spark, progress=progress)
     summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
@@ -236,12 +236,12 @@ def report_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.job import stored_manifest
     from spark_dedup.report.collect import collect
     from spark_dedup.report.render import render_html, render_text
-    from spark_dedup.session import get_session
+    from spark_dedup.session import BRIEF, get_session
     from spark_dedup.store import TableStore
 
     if arguments.pairs < 0:
         raise ConfigError([f"--pairs must be a whole number >= 0, got {arguments.pairs}"])
-    store = TableStore(get_session(brief=True), arguments.store)
+    store = TableStore(get_session(java=BRIEF), arguments.store)
     manifest = stored_manifest(store)
     summary = collect(store, manifest, pairs=arguments.pairs)
     if arguments.html:
@@ -255,10 +255,10 @@ def compare_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.job import stored_manifest
     from spark_dedup.report.collect import methods_found
     from spark_dedup.report.methods import methods_json, render_methods
-    from spark_dedup.session import get_session
+    from spark_dedup.session import BRIEF, get_session
     from spark_dedup.store import TableStore
 
-    store = TableStore(get_session(brief=True), arguments.store)
+    store = TableStore(get_session(java=BRIEF), arguments.store)
     manifest = stored_manifest(store)
     found = methods_found(store)
     put(methods_json(found, manifest) if arguments.json else render_methods(found, manifest))

@@ -13,7 +13,7 @@ import types
 import typing
 import unicodedata
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -423,13 +423,16 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
+def settings_of(section: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """The settings of a section, or of all without one, each with its type; sections are none themselves."""
+    hints = typing.get_type_hints(section)
+    return ((f, hints[f.name]) for f in dataclasses.fields(section) if not dataclasses.is_dataclass(hints[f.name]))
+
+
 def field_problems(section: Any, prefix: str) -> Iterable[str]:
-    """Say what is wrong with each field of one section: its type, its range, NaN."""
-    hints = typing.get_type_hints(type(section))
-    for f in dataclasses.fields(section):
-        if dataclasses.is_dataclass(hints[f.name]):
-            continue  # a section, whose fields are looked at for themselves
-        problem = value_problem(getattr(section, f.name), hints[f.name], f.metadata)
+    """Say what is wrong with each setting of one section: its type, its range, NaN."""
+    for f, hint in settings_of(type(section)):
+        problem = value_problem(getattr(section, f.name), hint, f.metadata)
         if problem:
             yield f"{prefix}{f.name} {problem}"
 

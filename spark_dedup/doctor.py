@@ -21,6 +21,7 @@ from spark_dedup.errors import EnvironmentProblem, SparkDedupError, first_line
 from spark_dedup.jars import LINES, spark_line
 from spark_dedup.postgres import connect, log_in, server
 from spark_dedup.session import (
+    BRIEF,
     LAUNCHERS,
     Capabilities,
     active_session,
@@ -95,7 +96,7 @@ def checks(config: DedupConfig | None = None, spark: SparkSession | None = None)
         found.append(Check("Spark", None, "not started, because of Java"))
     else:
         try:
-            spark = get_session(spark, brief=True)
+            spark = get_session(spark, java=BRIEF)
             caps = probe(spark)
             found.append(spark_check(caps))
         except Exception as e:  # whatever keeps Spark from starting is the finding

@@ -82,12 +82,12 @@ class Capabilities:
     checkpoint_dir: str | None
 
 
-def get_session(spark: SparkSession | None = None, *, brief: bool = False) -> SparkSession:
+def get_session(spark: SparkSession | None = None, *, java: str = "") -> SparkSession:
     """The session to work in: the one given, else the active one, else the launcher's, else a local one.
 
     Args:
         spark: Session to use.
-        brief: Whether a local one is for a minute or two; see `BRIEF`.
+        java: Java options of a local one, such as `BRIEF`.
 
     Raises:
         EnvironmentProblem: If there is none and a local one can not be started.
@@ -99,7 +99,7 @@ def get_session(spark: SparkSession | None = None, *, brief: bool = False) -> Sp
         return active
     if any(os.environ.get(name) for name in LAUNCHERS):
         return launched_session()
-    return local_session(brief=brief)
+    return local_session(java=java)
 
 
 def active_session() -> SparkSession | None:
@@ -133,12 +133,12 @@ def launched_session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def local_session(master: str = "local[*]", *, brief: bool = False, **conf: str) -> SparkSession:
+def local_session(master: str = "local[*]", *, java: str = "", **conf: str) -> SparkSession:
     """Start a session on this machine, with Delta, and with GraphFrames where its jar was brought.
 
     Args:
         master: Spark master; `local[2]` is two cores of this machine.
-        brief: Whether it is for a minute or two; see `BRIEF`.
+        java: Java options beside its own, such as `BRIEF`.
         **conf: Spark settings that win over those made here: `local_session(**{"spark.driver.memory": "8g"})`.
 
     Raises:
@@ -154,7 +154,7 @@ def local_session(master: str = "local[*]", *, brief: bool = False, **conf: str)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers must find the same packages
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("spark-dedup")
-    for key, value in {**local_confs(line, brief=brief), **conf}.items():
+    for key, value in {**local_confs(line, java), **conf}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
@@ -165,19 +165,18 @@ def local_session(master: str = "local[*]", *, brief: bool = False, **conf: str)
     return spark
 
 
-def local_confs(line: str, *, brief: bool = False) -> dict[str, str]:
+def local_confs(line: str, java: str = "") -> dict[str, str]:
     """Settings of a local session, except its master."""
     folder = Path(tempfile.mkdtemp(prefix="spark-dedup-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     logging = Path(__file__).parent / "data" / "log4j2.properties"
     derby = f"-Dderby.system.home={folder}"
-    options = [BRIEF] if brief else []
     confs = {
         **DELTA_CONFS,
         "spark.driver.memory": f"{driver_memory_gib()}g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join((f"-Dlog4j2.configurationFile={logging.as_uri()}", derby, METASPACE, *options)),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()} {derby} {METASPACE} {java}".rstrip(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),

@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import Any
 
-from spark_dedup.config import SECTIONS, DedupConfig, as_dict, fingerprint, flatten, range_text
+from spark_dedup.config import SECTIONS, DedupConfig, as_dict, fingerprint, flatten, range_text, settings_of
 
 
 def allowed_text(field: dataclasses.Field[Any], hint: Any) -> str:
@@ -25,13 +25,10 @@ def allowed_text(field: dataclasses.Field[Any], hint: Any) -> str:
 
 def rows() -> list[tuple[str, dataclasses.Field[Any], str]]:
     """Key, field and allowed values of every setting, in declared order."""
-    out = []
-    for name, cls in {"": DedupConfig, **SECTIONS}.items():
-        hints = typing.get_type_hints(cls)
-        for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-            if not dataclasses.is_dataclass(hints[f.name]):
-                out.append((f"{name}.{f.name}".lstrip("."), f, allowed_text(f, hints[f.name])))
-    return out
+    sections: dict[str, type] = {"": DedupConfig, **SECTIONS}
+    return [
+        (f"{name}.{f.name}".lstrip("."), f, allowed_text(f, hint)) for name, section in sections.items() for f, hint in settings_of(section)
+    ]
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

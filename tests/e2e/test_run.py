@@ -146,7 +146,6 @@ def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted):
     settings = planted_config(planted["source"], planted["store"])
     cut, whole = sweep(settings, "max_neighbours", [1, 2000], spark)
@@ -206,7 +205,6 @@ def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_target_of_recall_is_tuned_for_and_judged_and_the_rule_of_semdedup_keeps_the_farthest(spark, planted, tmp_path):
     extra = ("search.cells=8", "recall.target=0.99", "recall.share=1000", "keep.order_by=[centroid_similarity]")
     settings = config_of(planted["source"], tmp_path / "store", *extra, sample="1000", engine="cells")
@@ -372,7 +370,6 @@ def test_extreme_tables_run_to_the_end(spark, tmp_path, rows, groups):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_number_ids_keep_their_type_in_every_table(spark, tmp_path):
     rows = [(-5, "one and the same text"), (2**31 - 1, "one and the same text"), (7, "another text altogether")]
     source = save(spark, rows, tmp_path / "source", "id int, text string")
@@ -517,7 +514,6 @@ def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o03_invisible.jsonl").read_text().splitlines()]
     source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
@@ -528,7 +524,6 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_saw(spark, tmp_path):
     rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
     # `other` is left out: an excerpt of long_b, whose words in another order are long_a's too
@@ -576,7 +571,6 @@ def test_equal_vectors_do_not_cut_others_off_and_need_no_pair_each(spark, tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_fewer_rows_than_neighbours_give_exactly_the_pairs_there_are(spark, tmp_path):
     _, source = _with_texts(spark, tmp_path / "source", "o10_small_shard.jsonl")
     run(config_of(source, tmp_path / "store", *COLUMN, engine="hnsw"), spark)
@@ -642,7 +636,6 @@ def test_vectors_of_a_wrong_length_or_with_a_null_inside_stop_the_run_by_name(sp
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
     rows, _ = families(5)
     source = save(spark, rows, tmp_path / "source")
@@ -655,7 +648,6 @@ def test_bypass_states_how_many_pairs_it_can_not_see(spark, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_large_groups_pass_under_a_small_driver(spark, spark_conf, tmp_path):
     spark_conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     spark_conf("spark.sql.autoBroadcastJoinThreshold", "-1")
@@ -766,7 +758,6 @@ def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_r
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_block_that_is_split_is_in_the_ledger_with_the_pairs_left_out(spark, tmp_path):
     text = sentence(random.Random(23), 80)
     vectors = ([1.0, 0.0], [0.0, 1.0], [0.0, 0.0])

@@ -206,7 +206,7 @@ def judged(spark: SparkSession, pairs: Pairs, sample: Texts, config: DedupConfig
     proposed = pa.table({LEFT_ID: pairs.left, RIGHT_ID: pairs.right, "methods": methods})
     n = len(sample.text)
     texts = {REP_ID: np.arange(n), "vector": to_binary(sample.vectors), "features": pa.array(sample.features, pa.binary())}
-    scores = pa.Table.from_batches(scored(Tile.of(proposed, pa.table(texts)), Floors(0.0)))
+    scores = pa.Table.from_batches(scored(Tile.of(proposed, pa.table(texts)), Floors(jaccard=0.0)))
     rows = spark.createDataFrame([tuple(row.values()) for row in scores.to_pylist()], SCORED_PAIRS.ddl())
     verdicts = rows.select(LEFT_ID, RIGHT_ID, holds(config.merge.condition)).collect()
     held = {(row[0], row[1]) for row in verdicts if row[2]}

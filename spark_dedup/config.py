@@ -249,9 +249,17 @@ class MinHashConfig(Section):
     band_recall: float = setting(
         0.95, "Share of the pairs at the threshold that must meet in a bucket; bands and rows follow from it.", above=0.0, high=0.999999
     )
+    containment: float | None = setting(
+        None,
+        "Also keep pairs where so large a share of the shorter text's shingles stand in the longer one, whatever their Jaccard: "
+        "excerpts. In (0, 1]; null looks for none.",
+        above=0.0,
+        high=1.0,
+    )
     max_bucket: int = setting(
         1000,
-        "Texts of a bucket that are all paired; a larger bucket is split by a further hash, and pairs left out are counted.",
+        "Texts of a bucket that are all paired; a larger bucket is split by a further hash. Where so many texts share a shingle, "
+        "containment pairs each with the next longer ones. Pairs left out are counted.",
         low=2,
         high=100_000,
     )
@@ -512,6 +520,8 @@ def contradictions(config: DedupConfig) -> Iterable[str]:
             f"minhash.band_recall must be at most {best:.4g}, the best that minhash.permutations {minhash.permutations} can give at "
             f"minhash.threshold {minhash.threshold:g}, got {minhash.band_recall:g}"
         )
+    if minhash.containment is not None and not minhash.enabled:
+        yield f"minhash.containment is only used where minhash.enabled is true, got minhash.containment {minhash.containment:g}"
     yield from key_problems(config.blocking)
     if merge.preset and merge.rule:
         yield f"merge.preset and merge.rule cannot both be given, got {merge.preset!r} and {merge.rule!r}; leave one out"

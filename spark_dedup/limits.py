@@ -96,6 +96,13 @@ LIMITS = (
         "they are found where another band brings them together",
     ),
     Limit(
+        "candidates",
+        "contained_pairs_left_out",
+        "pairs of a text and a longer one left out",
+        "minhash.max_bucket",
+        "the longer ones of many texts that share a shingle; found where a rarer shingle brings them together",
+    ),
+    Limit(
         "recall",
         "texts_not_sampled",
         "texts that the measurement was to look at and could not afford",

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from spark_dedup import schema
 from spark_dedup.evaluation.blocks import key_costs, too_large
 from spark_dedup.job import Job, Outcome, observed, worker_partitions
-from spark_dedup.kernels.minhash import bands_for, s_curve
+from spark_dedup.kernels.minhash import bands_for, s_curve, shingle_column
 from spark_dedup.manifest import BLOCKING, PROPOSED_IN
-from spark_dedup.schema import LSH
+from spark_dedup.schema import CONTAINMENT, LSH
 from spark_dedup.stages.candidates_block import block_keys, block_pairs, block_sizes
+from spark_dedup.stages.candidates_containment import LEFT_OUT, contained_pairs
 from spark_dedup.stages.candidates_lsh import EVENTS as LSH_EVENTS
 from spark_dedup.stages.candidates_lsh import lsh_pairs, sketch_texts
 from spark_dedup.stages.score import Floors, verify_pairs
@@ -27,6 +29,9 @@ TASK_KEY_ROWS = 1_000_000
 
 TASK_BUCKET_ROWS = 4_000_000
 """Texts times bands that a task sorts at once: some 100 MB."""
+
+TASK_SHINGLE_BYTES = 32 << 20
+"""Stored shingles, of eight bytes each, that a task sorts at once: some 250 MB."""
 
 TILE_TEXTS = 20_000
 """Texts for which pairs are verified by a task, on average at most."""
@@ -74,12 +79,17 @@ class Proposals:
 
 def proposals(job: Job) -> list[Proposals]:
     """REPRESENTATIVES -> SKETCHES, and what each source beside the engine makes of them."""
-    known = ((LSH, job.config.minhash.enabled, shared_words), (BLOCKING, job.config.blocking.keys, shared_keys))
+    minhash = job.config.minhash
+    known = (
+        (LSH, minhash.enabled, shared_words),
+        (CONTAINMENT, minhash.containment is not None, contained_words),
+        (BLOCKING, job.config.blocking.keys, shared_keys),
+    )
     sources = {name: source for name, wanted, source in known if wanted}
     if not sources:
         return []
     begun, out = time.monotonic(), []  # the sketches count for the first source, which needs most of them
-    sketches = sketch_texts(job.store.read(schema.REPRESENTATIVES), job.config.exact, job.config.minhash)
+    sketches = sketch_texts(job.store.read(schema.REPRESENTATIVES), job.config.exact, minhash)
     texts, _ = job.write(schema.SKETCHES, sketches, "candidates")
     for name, source in sources.items():
         found = source(job, texts)
@@ -96,7 +106,7 @@ def shared_words(job: Job, texts: int) -> Proposals:
     tasks = max(worker_partitions(job, texts), -(-texts * bands // TASK_BUCKET_ROWS))
     pairs = lsh_pairs(store.read(schema.SKETCHES), config, partitions=tasks, noted=noted)
     proposed, _ = job.write(schema.PROPOSED_PAIRS, pairs, "candidates")
-    floors = Floors(config.threshold, unit=config.unit, ngram=config.ngram)
+    floors = Floors(jaccard=config.threshold, unit=config.unit, ngram=config.ngram)
     design = f"{float(s_curve(config.threshold, bands, rows)):.3f} of the pairs at Jaccard {config.threshold:g} by design"
     counts = {"lsh_proposed": proposed, "bands": bands, "band_rows": rows}
     return Proposals(
@@ -104,12 +114,24 @@ def shared_words(job: Job, texts: int) -> Proposals:
     )
 
 
+def contained_words(job: Job, texts: int) -> Proposals:
+    """SKETCHES -> CONTAINED_PAIRS -> SCORED_PAIRS: texts that lie inside longer ones."""
+    store, config, noted = job.store, job.config.minhash, Observation("containment")
+    sketches = store.read(schema.SKETCHES)
+    size = sketches.agg(F.sum(F.octet_length(shingle_column(config.unit, config.ngram)))).collect()[0][0] or 0
+    tasks = max(worker_partitions(job, texts), -(-size // TASK_SHINGLE_BYTES))
+    proposed, _ = job.write(schema.CONTAINED_PAIRS, contained_pairs(sketches, config, partitions=tasks, noted=noted), "candidates")
+    floors = Floors(containment=config.containment, unit=config.unit, ngram=config.ngram)
+    scored = verified(job, schema.CONTAINED_PAIRS, proposed, texts, floors)
+    return Proposals(scored, observed(noted, LEFT_OUT), {"contained_proposed": proposed}, {})
+
+
 def shared_keys(job: Job, texts: int) -> Proposals:
     """BLOCK_KEYS -> BLOCK_PAIRS -> SCORED_PAIRS, by blocking keys."""
     config, rows = job.config.blocking, job.finished["blocks"].counts["key_rows"]
     pairs = block_pairs(job.store.read(schema.BLOCK_KEYS), config, partitions=block_tasks(job, rows))
     proposed, _ = job.write(schema.BLOCK_PAIRS, pairs, "candidates")
-    floors = Floors(config.jaccard, job.config.search.floor)
+    floors = Floors(jaccard=config.jaccard, cosine=job.config.search.floor)
     return Proposals(verified(job, schema.BLOCK_PAIRS, proposed, texts, floors), {}, {"block_proposed": proposed}, {})
 
 

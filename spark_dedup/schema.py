@@ -121,6 +121,9 @@ CENTROID_SIMILARITY = "centroid_similarity"
 LSH = "lsh"
 """Method of pairs that share a MinHash bucket."""
 
+CONTAINMENT = "containment"
+"""Method of pairs of which one text lies inside the other."""
+
 BLOCK = "block:"
 """Method of pairs that share a blocking key; the name of the key follows."""
 
@@ -134,8 +137,8 @@ _right = Column(RIGHT_ID, "bigint", "larger rep_id of the pair")
 _methods = Column(
     "methods",
     "array<string>",
-    "what found the pair, sorted: `hnsw`, `cells`, `semdedup`, `exact` or `pgvector` by vectors, `lsh` by shared shingles, `block:NAME` "
-    "by a blocking key",
+    "what found the pair, sorted: `hnsw`, `cells`, `semdedup`, `exact` or `pgvector` by vectors, `lsh` by shared shingles, `containment` "
+    "where one text lies inside the other, `block:NAME` by a blocking key",
 )
 
 _scores = (
@@ -262,6 +265,13 @@ PROPOSED_PAIRS = Table(
     "_proposed_pairs",
     (LEFT_ID, RIGHT_ID),
     "Pairs that share a bucket, before their Jaccard is known; written only where `minhash.enabled` is true.",
+    (_left, _right, _methods),
+)
+
+CONTAINED_PAIRS = Table(
+    "_contained_pairs",
+    (LEFT_ID, RIGHT_ID),
+    "Pairs of which one text may lie inside the other, before that is known; written only where `minhash.containment` is a number.",
     (_left, _right, _methods),
 )
 
@@ -490,6 +500,7 @@ TABLES = (
     INDEX_CELLS,
     SKETCHES,
     PROPOSED_PAIRS,
+    CONTAINED_PAIRS,
     BLOCK_KEYS,
     BLOCKS,
     BLOCK_PAIRS,

@@ -24,7 +24,7 @@ from spark_dedup.errors import StoreError
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.metrics import Estimate, query_mean, ratio, told, worst_decile
 from spark_dedup.kernels.vectors import from_binary
-from spark_dedup.schema import BLOCK, LEFT_ID, LSH, REP_ID, RIGHT_ID, TRUTH, VECTORS
+from spark_dedup.schema import BLOCK, CONTAINMENT, LEFT_ID, LSH, REP_ID, RIGHT_ID, TRUTH, VECTORS
 from spark_dedup.stages.score import holds
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def query_lists(
         int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES.
     """
     stored = candidates.select(LEFT_ID, RIGHT_ID)
-    by_vectors = F.exists("methods", lambda method: (method != LSH) & ~method.startswith(BLOCK))
+    by_vectors = F.exists("methods", lambda method: ~method.isin(LSH, CONTAINMENT) & ~method.startswith(BLOCK))
     listed = candidates.where(by_vectors).select(LEFT_ID, RIGHT_ID)
     facts = text_facts(truth, listed, components, searched, limits)
     entries = with_facts(with_facts(truth_entries(truth, stored, rule, floor), facts, "other"), facts, "query")

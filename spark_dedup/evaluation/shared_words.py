@@ -17,9 +17,8 @@ from pyspark.sql import functions as F
 from spark_dedup.config import MinHashConfig
 from spark_dedup.evaluation.recall import RecallRow
 from spark_dedup.evaluation.truth import drawn, row_blocks
-from spark_dedup.kernels.features import decode
 from spark_dedup.kernels.metrics import ratio, told
-from spark_dedup.kernels.minhash import Ints, ShingleSets, alike_between, bands_for, is_feature, s_curve
+from spark_dedup.kernels.minhash import Ints, ShingleSets, alike_between, bands_for, s_curve, shingle_column, stored_sets
 from spark_dedup.schema import LEFT_ID, LSH, REP_ID, RIGHT_ID, SKETCHES, pa_schema
 
 if TYPE_CHECKING:
@@ -65,19 +64,14 @@ def alike_pairs(sample: DataFrame, base: DataFrame, config: MinHashConfig) -> Da
         `query_id` of a sampled text, `other_id` of another text, `jaccard` at least `threshold`, and `design`, the chance of sharing a
         bucket at that Jaccard; each pair of two sampled texts twice.
     """
-    shingles = "features" if is_feature(config.unit, config.ngram) else "shingles"
+    shingles = shingle_column(config.unit, config.ngram)
     base, found = SKETCHES.conform(base).select(REP_ID, shingles), None
     for rows in row_blocks(sample.select(REP_ID, shingles)):
         ids, blobs = zip(*rows, strict=True)
-        sets = sets_of(pa.array(blobs, pa.large_binary()), shingles)
+        sets = stored_sets(pa.array(blobs, pa.large_binary()), config.unit, config.ngram)
         block = base.mapInArrow(alike_with(np.array(ids, dtype=np.int64), sets, shingles, config), PAIRS)
         found = block if found is None else found.unionByName(block)
     return base.sparkSession.createDataFrame([], PAIRS) if found is None else found
-
-
-def sets_of(column: pa.Array, shingles: str) -> ShingleSets:
-    """Shingle sets from the column of SKETCHES that holds them."""
-    return ShingleSets.of_features(decode(column)) if shingles == "features" else ShingleSets.of(pa.chunked_array([column]))
 
 
 def alike_with(
@@ -90,7 +84,7 @@ def alike_with(
         for batch in batches:
             if batch.num_rows:
                 others = batch.column(REP_ID).to_numpy()
-                left, right, jaccard = alike_between(sets, sets_of(batch.column(shingles), shingles), config.threshold)
+                left, right, jaccard = alike_between(sets, stored_sets(batch.column(shingles), config.unit, config.ngram), config.threshold)
                 different = ids[left] != others[right]
                 jaccard = jaccard[different]
                 columns = [ids[left[different]], others[right[different]], jaccard, s_curve(jaccard, bands, rows)]

@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_dedup.errors import ConfigError
-from spark_dedup.kernels.features import FeatureBlock, pair_scores, visible_form
+from spark_dedup.kernels.containment import least_shared
+from spark_dedup.kernels.features import FeatureBlock, decode, pair_scores, visible_form
 from spark_dedup.kernels.ragged import edges, ranges, slices
 from spark_dedup.kernels.shingles import NGRAM, as_set, char_hashes, mix, shingle_hashes, token_hashes, word_hashes
 from spark_dedup.kernels.text import Texts, normalize_pieces
@@ -71,6 +72,18 @@ class ShingleSets:
 def is_feature(unit: str, ngram: int) -> bool:
     """Whether these shingles are those of `kernels.features`."""
     return unit == "word" and ngram == NGRAM
+
+
+def shingle_column(unit: str, ngram: int) -> str:
+    """The column of SKETCHES that holds these shingles."""
+    return "features" if is_feature(unit, ngram) else "shingles"
+
+
+def stored_sets(column: pa.Array | pa.ChunkedArray, unit: str, ngram: int) -> ShingleSets:
+    """Shingle sets from the column that `shingle_column` names."""
+    if is_feature(unit, ngram):
+        return ShingleSets.of_features(decode(column))
+    return ShingleSets.of(column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column]))
 
 
 def shingle_sets(texts: Texts, unit: str, ngram: int, *, lowercase: bool = False, strip_punctuation: bool = False) -> ShingleSets:
@@ -224,5 +237,5 @@ def alike_between(left: ShingleSets, right: ShingleSets, threshold: float) -> tu
 def _prefixes(sets: ShingleSets, threshold: float) -> ShingleSets:
     """The least shingles of each set, one of which it shares with every set that is as similar."""
     sizes = np.diff(sets.bounds)
-    kept = np.minimum(sizes, sizes - np.ceil(threshold * sizes - 1e-9).astype(np.int64) + 1)
+    kept = np.minimum(sizes, sizes - least_shared(sizes, threshold) + 1)
     return ShingleSets(sets.values[ranges(sets.bounds[:-1], kept)], edges(kept))

@@ -247,6 +247,8 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
     floors = [("minhash", "threshold")] * (c("lsh_proposed") is not None) + [("blocking", "jaccard")] * (c("block_proposed") is not None)
     if floors:
         least += f" or Jaccard >= {min(m.settings[section][name] for section, name in floors):g}"
+    if c("contained_proposed") is not None:
+        least += f" or containment >= {setting(m.settings, 'minhash', 'containment'):g}"
     pairs, edges, refused = c("pairs"), c("edges"), c("refused")
     verdict = ""
     if edges is not None and refused is not None:
@@ -256,6 +258,10 @@ def _candidates(s: StageRecord, m: RunManifest, recall: str) -> list[str]:
         verdict,
         _if(c("asked_again"), f"{quantity(c('asked_again', 0), 'full list')} asked again for more neighbours"),
         _if(c("lsh_proposed"), f"{quantity(c('lsh_proposed', 0), 'pair')} shared a MinHash bucket and had their Jaccard verified"),
+        _if(
+            c("contained_proposed"),
+            f"{quantity(c('contained_proposed', 0), 'pair')} share a rare shingle and had their containment computed",
+        ),
         _if(c("block_proposed"), f"{quantity(c('block_proposed', 0), 'pair')} shared a blocking key and had their scores computed"),
         f"recall of the buckets: {s.notes['lsh_recall']}" if "lsh_recall" in s.notes else "",
         f"Postgres: {s.notes['postgres']}" if s.notes.get("postgres") else "",

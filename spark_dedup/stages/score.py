@@ -43,13 +43,15 @@ class Floors:
     """What a proposed pair must reach to be kept: one of them is enough.
 
     Attributes:
-        jaccard: Least Jaccard of the shingle sets, in (0, 1].
+        jaccard: Least Jaccard of the shingle sets, in (0, 1]; None where it keeps no pair.
+        containment: Least share of the smaller set that the larger one holds, in (0, 1]; None where it keeps no pair.
         cosine: Least cosine, in (0, 1]; None where the cosine keeps no pair.
         unit: What a shingle is made of, as in `minhash.shingle_sets`.
         ngram: Units in a shingle.
     """
 
-    jaccard: float
+    jaccard: float | None = None
+    containment: float | None = None
     cosine: float | None = None
     unit: str = "word"
     ngram: int = NGRAM
@@ -62,7 +64,7 @@ def verify_pairs(proposed: DataFrame, sketches: DataFrame, vectors: DataFrame, f
         proposed: PROPOSED_PAIRS, or BLOCK_PAIRS.
         sketches: SKETCHES, with `shingles` where the floors' are not those of the features.
         vectors: VECTORS; a pair with a text that is not among them has no cosine.
-        floors: The Jaccard is computed from the whole sets of the floors' shingles.
+        floors: Jaccard and containment are computed from the whole sets of the floors' shingles.
         tiles: At least 1; changes no row.
 
     Returns:
@@ -91,7 +93,11 @@ def scored(tile: Tile, floors: Floors) -> Iterator[pa.RecordBatch]:
     texts, left, right = tile.texts, tile.left, tile.right
     ids, block = texts[REP_ID].to_numpy(), decode(texts["features"])
     sets = block if is_feature(floors.unit, floors.ngram) else ShingleSets.of(texts["shingles"]).block()
-    kept = pair_scores(sets, left, sets, right).jaccard >= floors.jaccard
+    shared, kept = pair_scores(sets, left, sets, right), np.zeros(len(left), dtype=np.bool_)
+    if floors.jaccard is not None:
+        kept |= shared.jaccard >= floors.jaccard
+    if floors.containment is not None:
+        kept |= shared.containment >= floors.containment
     if floors.cosine is not None:
         cosine, known = known_cosines(texts["vector"], left, right)
         kept |= known & (cosine >= floors.cosine)

@@ -671,8 +671,8 @@ def test_a_failing_encoder_is_named_and_nothing_is_half_written(spark, tmp_path)
 
 
 @pytest.mark.slow
-def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path):
-    """Two texts of nearly the same words whose vectors disagree, two whose vectors agree too, one without a vector, one alone."""
+def test_pairs_that_only_share_words_are_found_by_their_words_alone(spark, tmp_path):
+    """Texts of nearly the same words whose vectors disagree, two whose vectors agree too, one without a vector; one and its excerpt."""
     rng = random.Random(17)
     long, other = sentence(rng, 200), sentence(rng, 200)
     x, y = [1.0, 0.0], [0.0, 1.0]
@@ -682,29 +682,31 @@ def test_pairs_that_only_share_words_are_found_by_minhash_alone(spark, tmp_path)
         ("c", f"{long} and more", x),  # by words and vectors with a, by words with b
         ("d", f"{long} without", [0.0, 0.0]),
         ("e", other, [0.6, 0.8]),
+        ("f", " ".join(other.split()[50:110]), [0.8, -0.6]),  # three tenths of e's words: its Jaccard is far below the threshold
     ]
     source = save(spark, rows, tmp_path / "source", "id string, text string, v array<float>")
-    extra = ("embed.encoder=column", "embed.column=v", "minhash.enabled=true")
+    extra = ("embed.encoder=column", "embed.column=v", "minhash.enabled=true", "minhash.containment=0.9")
     manifest = run(config_of(source, tmp_path / "store", *extra, sample="200000"), spark)
     pairs = {
         tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"])
         for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
     }
     assert pairs == {
-        ("a", "b"): (["lsh"], 0.0, True),
-        ("a", "c"): (["exact", "lsh"], 1.0, True),
-        ("a", "d"): (["lsh"], None, True),
+        ("a", "b"): (["containment", "lsh"], 0.0, True),
+        ("a", "c"): (["containment", "exact", "lsh"], 1.0, True),
+        ("a", "d"): (["containment", "lsh"], None, True),
         # b, c and d differ from each other in the words at the end: replaced, yet at most 3 of 202 words
-        ("b", "c"): (["lsh"], 0.0, True),
-        ("b", "d"): (["lsh"], None, True),
-        ("c", "d"): (["lsh"], None, True),
+        ("b", "c"): (["containment", "lsh"], 0.0, True),
+        ("b", "d"): (["containment", "lsh"], None, True),
+        ("c", "d"): (["containment", "lsh"], None, True),
+        ("e", "f"): (["containment"], 0.0, True),
     }
-    assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset("abcd"), frozenset("e")}
+    assert partition_of(clusters_of(spark, tmp_path / "store")) == {frozenset("abcd"), frozenset("ef")}
     counts = manifest.stage("candidates").counts
-    assert counts["lsh_proposed"] == 6
+    assert (counts["lsh_proposed"], counts["contained_proposed"]) == (6, 7)
     # 21 bands of 9 rows: 1 - (1 - 0.8^9)^21
     assert manifest.stage("candidates").notes["lsh_recall"] == "0.952 of the pairs at Jaccard 0.8 by design"
-    assert manifest.recall == "pair recall >= 0.90: 1, all 4 texts; of pairs at Jaccard >= 0.80: 1, all 5 texts"
+    assert manifest.recall == "pair recall >= 0.90: 1, all 5 texts; of pairs at Jaccard >= 0.80: 1, all 6 texts"
     assert manifest.stage("candidates").caps_hit == {}
 
 

@@ -128,14 +128,14 @@ def test_a_pair_is_kept_by_either_floor(spark):
     proposed = [(i, j, [f"block:k{i}"]) for i, j in itertools.combinations(range(5), 2)]
     searched = spark.createDataFrame([(i, i, v, b"") for i, v in zip(angles, vectors, strict=True)], VECTORS.ddl())
     pairs = spark.createDataFrame(proposed, BLOCK_PAIRS.ddl())
-    kept = {tuple(row)[:2]: row for row in verify_pairs(pairs, sketches, searched, Floors(0.5, 0.85), tiles=2).collect()}
+    kept = {tuple(row)[:2]: row for row in verify_pairs(pairs, sketches, searched, Floors(jaccard=0.5, cosine=0.85), tiles=2).collect()}
     # by words 0-1, 0-4 and 1-4; by vectors 0-2 and 1-3; 0-3, 2-3, ... by neither
     assert set(kept) == {(0, 1), (0, 4), (1, 4), (0, 2), (1, 3)}
     assert (kept[0, 2]["jaccard"], kept[0, 2]["methods"]) == (0.0, ["block:k0"])
     assert kept[0, 2]["cosine"] == pytest.approx(np.cos(0.1), abs=1e-6)
     assert kept[0, 1]["jaccard"] == 36 / 37
     assert (kept[0, 4]["cosine"], kept[1, 4]["cosine"]) == (None, None)
-    by_words = verify_pairs(pairs, sketches, searched, Floors(0.5), tiles=1).collect()
+    by_words = verify_pairs(pairs, sketches, searched, Floors(jaccard=0.5), tiles=1).collect()
     assert {tuple(row)[:2] for row in by_words} == {(0, 1), (0, 4), (1, 4)}
 
 

@@ -28,7 +28,7 @@ def search(spark, texts: list[str], config: MinHashConfig, partitions: int, with
     searched = [(i, i, vector, b"") for i in range(len(texts)) if i != without_vector]
     vectors = spark.createDataFrame(searched, VECTORS.ddl())
     proposed = lsh_pairs(sketches, config, partitions=partitions, noted=noted).cache()
-    floors = Floors(config.threshold, unit=config.unit, ngram=config.ngram)
+    floors = Floors(jaccard=config.threshold, unit=config.unit, ngram=config.ngram)
     kept = verify_pairs(proposed, sketches, vectors, floors, tiles=partitions).collect()
     ids = sorted(tuple(row)[:2] for row in proposed.collect())
     sketches.unpersist()

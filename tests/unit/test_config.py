@@ -73,6 +73,8 @@ def test_defaults_are_the_documented_ones():
         ("minhash.ngram=65", r"minhash\.ngram must be a whole number in \[1, 64\], got 65"),
         ("minhash.band_recall=1", r"minhash\.band_recall must be a number in \(0, 0.999999\], got 1"),
         ("minhash.max_bucket=1", r"minhash\.max_bucket must be a whole number in \[2, 100000\], got 1"),
+        ("minhash.containment=0", r"minhash\.containment must be a number in \(0, 1\], got 0"),
+        ("minhash.containment=0.9", r"minhash\.containment is only used where minhash\.enabled is true, got minhash\.containment 0\.9"),
         ("minhash.threshold=0.01", r"minhash\.band_recall must be at most 0.9237, the best that minhash\.permutations 256 can give at .*"),
         ("blocking.keys=[title_trigram]", r"blocking\.keys must hold .*, got 'title_trigram'; did you mean 'title_trigrams'\?"),
         ("blocking.keys=[country]", r"blocking\.keys must hold first_tokens, .* or NAME: EXPRESSION, got 'country'\n"),

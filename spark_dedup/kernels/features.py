@@ -19,7 +19,7 @@ from spark_dedup.kernels.ragged import edges, ranges, slices
 from spark_dedup.kernels.shingles import as_bag, as_set, number_hashes, shingle_hashes, spelled_numbers, word_hashes
 from spark_dedup.kernels.text import INVISIBLE, Texts, normalize_pieces
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Changes whenever the same text would get other features. The first number of every blob, and part of the stored fingerprint."""
 
 NUMBERS = ("same", "contained", "missing", "differ")

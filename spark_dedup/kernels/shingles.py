@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.kernels.ragged import edges, slices
+from spark_dedup.kernels.ragged import edges
 
 Hashes: TypeAlias = NDArray[np.uint64]
 Rows: TypeAlias = NDArray[np.uint16]  # sorting by 16 bits is a radix sort
@@ -25,7 +25,6 @@ NGRAM = 5
 
 LONGEST_NGRAM = 64
 
-_SLICE_BYTES = 1 << 18  # hashed at once, so that the arrays stay in the processor's cache
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
@@ -67,8 +66,9 @@ def mix(values: Hashes) -> Hashes:
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LONGEST = 64  # bytes; identifiers of 256 bits in hexadecimal just fit
-_TABULATION: Hashes = mix(np.arange(1, 256 * _LONGEST + 1, dtype=np.uint64) * _GOLDEN)
-"""A random number for each place in a token and byte there; a token's hash is their sum (Zobrist 1970)."""
+_BLOCK = 8  # bytes that are hashed at once
+_FIRST_BYTES: Hashes = np.array([(1 << 8 * n) - 1 for n in range(_BLOCK + 1)], dtype=np.uint64)
+"""Masks that keep the first n bytes of a block."""
 _GRAM: Hashes = mix(np.arange(1 << 20, (1 << 20) + LONGEST_NGRAM, dtype=np.uint64) * _GOLDEN) | np.uint64(1)
 """Odd factors, one for each place in an n-gram."""
 
@@ -109,19 +109,21 @@ def spelled_numbers(words: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
         words: As `word_hashes` gives them.
         rows: Rows of the words.
     """
-    keys, digits = _spelled_table()
-    at = np.searchsorted(keys, words)
-    found = np.flatnonzero(keys[np.minimum(at, len(keys) - 1)] == words)
-    return digits[at[found]], rows[found]
+    keys, digits, endings = _spelled_table()
+    likely = np.flatnonzero(endings[words.astype(np.uint16)])
+    at = np.searchsorted(keys, words[likely])
+    is_key = keys[np.minimum(at, len(keys) - 1)] == words[likely]
+    return digits[at[is_key]], rows[likely[is_key]]
 
 
 @lru_cache(maxsize=1)
-def _spelled_table() -> tuple[Hashes, Hashes]:
-    """Ascending hashes of the words in `SPELLED`, and those of their digits."""
+def _spelled_table() -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
+    """Ascending hashes of the words in `SPELLED`, those of their digits, and which 16 bits the hash of such a word ends with."""
     words, _ = word_hashes([" ".join(SPELLED)])
     digits, _ = number_hashes([" ".join(SPELLED.values())])
-    order = np.argsort(words)
-    return words[order], digits[order]
+    order, endings = np.argsort(words), np.zeros(1 << 16, dtype=np.bool_)
+    endings[words.astype(np.uint16)] = True
+    return words[order], digits[order], endings
 
 
 def char_hashes(texts: list[str]) -> tuple[Hashes, Rows]:
@@ -178,8 +180,13 @@ def as_bag(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
 
 def _sorted(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows, NDArray[np.bool_]]:
     """Order by row, then hash; and whether each differs from the one before it."""
-    order = np.argsort(hashes)
-    order = order[np.argsort(rows[order], kind="stable")]
+    upper = (hashes >> np.uint64(31)).astype(np.uint32)  # sorted 16 bits at a time; few texts have two hashes that differ in the rest alone
+    order = np.argsort(upper.astype(np.uint16), kind="stable")
+    for key in ((upper >> np.uint32(16)).astype(np.uint16), rows):
+        order = order[np.argsort(key[order], kind="stable")]
+    same_row = rows[order][1:] == rows[order][:-1]
+    if (same_row & (hashes[order][1:] < hashes[order][:-1])).any():
+        order = np.lexsort((hashes, rows))
     hashes, rows = hashes[order], rows[order]
     new = np.ones(len(hashes), dtype=np.bool_)
     new[1:] = (hashes[1:] != hashes[:-1]) | (rows[1:] != rows[:-1])
@@ -226,17 +233,22 @@ def _rows(text_starts: NDArray[np.int64], starts: NDArray[np.int64]) -> Rows:
 
 
 def _span_hashes(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Hashes:
-    """Hash of each span of bytes: tabulation hashing, and BLAKE2b for spans longer than its table."""
-    hashes = np.empty(len(starts), dtype=np.uint64)
-    short = np.flatnonzero(stops - starts <= _LONGEST)
-    for part in slices((stops - starts)[short], _SLICE_BYTES):
-        rows = short[part]
-        sizes = stops[rows] - starts[rows]
-        at = edges(sizes)
-        place = np.arange(at[-1]) - np.repeat(at[:-1], sizes)
-        byte = data[place + np.repeat(starts[rows], sizes)]
-        hashes[rows] = np.add.reduceat(_TABULATION[(place << 8) + byte], at[:-1]) >> np.uint64(1)
-    for row in np.flatnonzero(stops - starts > _LONGEST).tolist():
+    """Hash of each span of bytes without NUL: block by block through `mix`, and BLAKE2b for long spans.
+
+    Spans of at most eight bytes have different 64-bit hashes if they are different, of which one bit is dropped.
+    """
+    padded = np.append(data, np.zeros(_BLOCK, dtype=np.uint8))
+    blocks: Hashes = np.ndarray(len(data) + 1, dtype="<u8", buffer=padded.data, strides=(1,))  # the block from each byte on
+    sizes = stops - starts
+    hashes = mix((blocks[starts] & _FIRST_BYTES[np.minimum(sizes, _BLOCK)]) + _GOLDEN)
+    done, rows = _BLOCK, np.flatnonzero((sizes > _BLOCK) & (sizes <= _LONGEST))
+    while len(rows):
+        block = blocks[starts[rows] + done] & _FIRST_BYTES[np.minimum(sizes[rows] - done, _BLOCK)]
+        hashes[rows] = mix((hashes[rows] ^ block) + _GOLDEN)
+        done += _BLOCK
+        rows = rows[sizes[rows] > done]
+    hashes >>= np.uint64(1)
+    for row in np.flatnonzero(sizes > _LONGEST).tolist():
         hashes[row] = _hash(data[starts[row] : stops[row]].tobytes())
     return hashes
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spark_dedup.errors import SchemaError, StoreError
 from spark_dedup.kernels.features import FEATURES_VERSION, NUMBERS, FeatureBlock, decode, features, pair_scores
 from spark_dedup.kernels.ragged import edges, ranges, slices
+from spark_dedup.kernels.shingles import as_bag, as_set, word_hashes
 from spark_dedup.kernels.text import normalize
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -287,7 +288,28 @@ def test_features_are_the_same_on_every_machine_and_python():
     # Changes only together with FEATURES_VERSION: stored features of another version must not be compared with new ones.
     texts = ["The pump, serviced on 2024-01-02, was returned to the yard.", "naïve 猫 café at Nine", "ok.", "!", "z" * 65]
     digest = hashlib.sha256(b"".join(features(pa.array(texts)).to_pylist())).hexdigest()
-    assert (FEATURES_VERSION, digest) == (2, "c5a33901481d54f5a0158ac35d9113464486924d827c627b1e6ed2c4c3e34c1f")
+    assert (FEATURES_VERSION, digest) == (3, "3ac0f6c1dfbea4e67ea1300f04d0cd32d36ea4d11e6726c35466436705b27a18")
+
+
+def test_words_are_hashed_by_all_their_bytes_and_nothing_else():
+    # Blocks of eight bytes: words that end inside one, at its end and behind it, and beyond 64 bytes; each differs in its last byte.
+    words = [("q" * (size - 1)) + last for size in (1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 130) for last in "ab"]
+    hashes, rows = word_hashes([" ".join(words), *words])
+    assert len(set(hashes.tolist())) == len(words)
+    assert hashes[: len(words)].tolist() == hashes[len(words) :].tolist()
+    assert rows.tolist() == [0] * len(words) + list(range(1, len(words) + 1))
+
+
+def test_hashes_that_differ_in_their_lowest_bits_alone_are_ordered():
+    # Three of row 1 that share their upper 32 of 63 bits, and one of them twice.
+    hashes = np.array([7, (5 << 31) + 3, (5 << 31) + 1, 9 << 40, (5 << 31) + 3, (5 << 31) + 2], dtype=np.uint64)
+    rows = np.array([1, 1, 1, 0, 1, 1], dtype=np.uint16)
+    got, owners = as_set(hashes, rows)
+    assert got.tolist() == [9 << 40, 7, (5 << 31) + 1, (5 << 31) + 2, (5 << 31) + 3]
+    assert owners.tolist() == [0, 1, 1, 1, 1]
+    bag, owners = as_bag(hashes, rows)
+    assert bag.tolist() == [9 << 40, 7, (5 << 31) + 1, (5 << 31) + 2, (5 << 31) + 3, (5 << 31) + 4]
+    assert owners.tolist() == [0, 1, 1, 1, 1, 1]
 
 
 def test_a_blob_is_a_header_and_three_ascending_sets():
@@ -346,7 +368,7 @@ def test_blocks_read_from_memory_mapped_files_score_the_same(tmp_path):
 )
 def test_damaged_blobs_and_those_of_another_version_are_refused(damage):
     good = features(pa.array(["a b c d e f"])).to_pylist()[0]
-    with pytest.raises(StoreError, match=r"row 1: \d+ bytes that are no features of version 2"):
+    with pytest.raises(StoreError, match=r"row 1: \d+ bytes that are no features of version 3"):
         decode([good, damage(good)])
 
 

@@ -68,6 +68,10 @@ $(VENV)/.quick: $(VENV)/.spark
 	$(PY) $(PIP) -e '.[$(EXTRA),use,dev]'
 	@touch $@
 
+$(VENV)/.bench: $(DEV)
+	$(PY) $(PIP) -e '.[$(EXTRA),bench]'
+	@touch $@
+
 $(JARS): $(VENV)/.spark | java
 	@$(PY) -m spark_dedup.jars .jars
 	@touch $@
@@ -109,7 +113,7 @@ test-all:  ## `make test` on both Spark lines, with the tests marked `long`
 	@$(MAKE) --no-print-directory test SPARK=3.5 LONG=1
 	@$(MAKE) --no-print-directory test SPARK=4.1 LONG=1
 
-bench: $(DEV) $(JARS)  ## measurements, all or NAME=hnsw
+bench: $(VENV)/.bench $(JARS)  ## measurements, all or NAME=hnsw
 	$(PY) bench/run.py $(NAME)
 
 docs: $(DEV)  ## write docs/reference from the code

@@ -22,7 +22,7 @@ Signatures: TypeAlias = NDArray[np.uint32]
 UNITS = {"word": word_hashes, "char": char_hashes, "token": token_hashes}
 """What a shingle is made of."""
 
-_SLICE = 2048  # shingles hashed at once: with 256 permutations 2 MiB, which stay in the processor's cache
+_SLICE = 1 << 16  # shingles hashed at once: 256 KiB, which stay in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _STEPS = 1000  # of the integral under the S-curve
 _MEETINGS = 1 << 22  # shingles that two sets have in common, looked at at once: 100 MB
@@ -128,20 +128,21 @@ def signatures(sets: ShingleSets, permutations: int) -> Signatures:
     Returns:
         uint32 (n, permutations); 2**32 - 1 throughout for an empty set.
     """
-    numbers = mix(np.arange(1, permutations + 1, dtype=np.uint64) * _GOLDEN)[:, None]
-    factor, shift = (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1), numbers.astype(np.uint32)
-    out = np.full((len(sets), permutations), np.iinfo(np.uint32).max, dtype=np.uint32)
+    numbers = mix(np.arange(1, permutations + 1, dtype=np.uint64) * _GOLDEN)
+    factors, shifts = (numbers >> np.uint64(32)).astype(np.uint32) | np.uint32(1), numbers.astype(np.uint32)
+    found = np.full((permutations, len(sets)), np.iinfo(np.uint32).max, dtype=np.uint32)
     filled = np.flatnonzero(np.diff(sets.bounds))
     starts, points = sets.bounds[filled], (sets.values >> np.uint64(31)).astype(np.uint32)
+    space = np.empty(min(_SLICE, len(points)), dtype=np.uint32)
     for at in range(0, len(points), _SLICE):
         part = points[at : at + _SLICE]
         first, stop = int(np.searchsorted(starts, at, side="right")) - 1, int(np.searchsorted(starts, at + len(part)))
-        hashed = factor * part
-        hashed += shift
-        least = np.minimum.reduceat(hashed, np.maximum(starts[first:stop] - at, 0), axis=1)
-        rows = filled[first:stop]
-        out[rows] = np.minimum(out[rows], least.T)
-    return out
+        cuts, rows, hashed = np.maximum(starts[first:stop] - at, 0), filled[first:stop], space[: len(part)]
+        for factor, shift, least in zip(factors, shifts, found, strict=True):
+            np.multiply(part, factor, out=hashed)
+            np.add(hashed, shift, out=hashed)
+            least[rows] = np.minimum(least[rows], np.minimum.reduceat(hashed, cuts))
+    return np.ascontiguousarray(found.T)
 
 
 def s_curve(similarity: NDArray[np.float64] | float, bands: int, rows: int) -> NDArray[np.float64]:

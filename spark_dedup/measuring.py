@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from spark_dedup.evaluation.truth import (
     true_pairs,
     truth_cost,
     truth_fingerprint,
+    truth_seconds,
 )
 from spark_dedup.job import Job, Outcome, Step
 from spark_dedup.kernels.cells import Cells
@@ -140,7 +142,8 @@ def store_figures(job: Job, figures: Sequence[RecallRow]) -> int:
 
 
 def sample_size(job: Job, wanted: int) -> int:
-    """Texts whose true neighbours cost at most `recall.share` of the run so far."""
+    """Texts for which the measurement costs at most `recall.share` of the run so far."""
+    begun = time.monotonic()
     first = job.store.read(schema.VECTORS).select(F.length("vector")).first()
     if not first:
         return 0
@@ -149,9 +152,12 @@ def sample_size(job: Job, wanted: int) -> int:
     row_bytes = max(4.0 * dimension, job.finished["vectors"].bytes / texts)
     rate = product_rate(job.spark, dimension, tasks) if products > SLOW_CORE else SLOW_CORE * tasks
     cost = truth_cost(texts, dimension=dimension, row_bytes=row_bytes, neighbours=2 * pairs / texts, rate=rate, tasks=tasks)
-    seconds = sum(record.seconds for name, record in job.finished.items() if name != RECALL.name)
+    seconds = {name: record.seconds for name, record in job.finished.items() if name != RECALL.name}
+    # Figures join the truth with pairs and components and are stored, which takes about as long as the stage that made these.
+    figures = time.monotonic() - begun + seconds["components"]
+    paid = truth_seconds(job.config.recall.share, sum(seconds.values()), figures)
     most = CONNECT_BYTES / row_bytes if job.caps.connect else float("inf")
-    return budgeted_sample(wanted, texts, cost, job.config.recall.share * seconds, most)
+    return budgeted_sample(wanted, texts, cost, paid, most)
 
 
 RECALL = Step("recall", make_recall, (), ("texts", "figures"), after="vectors")

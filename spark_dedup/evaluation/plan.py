@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.evaluation.truth import budgeted_sample, truth_cost
+from spark_dedup.evaluation.truth import budgeted_sample, truth_cost, truth_seconds
 from spark_dedup.kernels.cells import (
     FINE_ITERATIONS,
     FINE_SAMPLE_PER_CELL,
@@ -449,7 +449,8 @@ def engine_cost(engine: str, corpus: Corpus, sample: Sample, rates: Rates, searc
     beyond = max(0.0, 1 - rates.rehearsed / max(corpus.rows, 1))  # what the rehearsal did is in its seconds
     fixed = {**rates.fixed, **({"index": 0.0} if engine == "exact" else {})}
     seconds = {OPENING: fixed[OPENING], **{stage: fixed[stage] + beyond * extra for stage, extra in more.items()}}
-    seconds["recall"] = recall_seconds(n, d, row, pairs, rates, search, sum(seconds.values()) - seconds[OPENING])
+    others = sum(seconds.values()) - seconds[OPENING]
+    seconds["recall"] = recall_seconds(n, d, row, pairs, rates, search, others, seconds["components"])
     stored = 2 * corpus.text_bytes + texts * 4.0 * d + n * rates.vector_bytes + work.index_bytes + pairs * rates.pair_bytes
     return Cost(
         engine=engine,
@@ -517,12 +518,15 @@ def exact_groups(n: float, tasks: int) -> int:
     return max(1, math.ceil((math.sqrt(8 * partitions + 1) - 1) / 2), math.ceil(n / 50_000))
 
 
-def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, others: float) -> float:
-    """Seconds to measure recall on the sample that a run would take, which is what its share of the other stages pays for."""
+def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, others: float, figures: float) -> float:
+    """Seconds to measure recall on the sample that a run would take, which is what its share of the other stages pays for.
+
+    `figures` is what the stage `components` takes, and so about what the measurement takes beside the truth.
+    """
     if not search.recall_sample or not n:
         return 0.0
     cost = truth_cost(n, dimension=d, row_bytes=row, neighbours=2 * pairs / n, rate=rates.product, tasks=rates.tasks)
-    sample = budgeted_sample(search.recall_sample, int(n), cost, search.recall_share * others)
+    sample = budgeted_sample(search.recall_sample, int(n), cost, truth_seconds(search.recall_share, others, figures))
     return rates.fixed["recall"] + (cost[0] + sample * cost[1] if sample else 0.0)
 
 

@@ -31,6 +31,9 @@ BLOCK_BYTES = 64 << 20
 CONNECT_BYTES = 64 << 20
 """Largest sample on Spark Connect, where it travels inside the plan, and a server takes 128 MiB by default."""
 
+LEAST_TRUTH = 1 / 3
+"""Of the measurement's share of the run."""
+
 READ_BYTES_PER_SECOND = 60e6
 """What one core reads and hands to Python: 410 MB of vectors in 3.3 s on two cores."""
 
@@ -252,6 +255,18 @@ def truth_cost(total: float, *, dimension: int, row_bytes: float, neighbours: fl
     """
     one_pass = total * row_bytes / (READ_BYTES_PER_SECOND * tasks)
     return one_pass, 2.0 * total * dimension / rate + one_pass * row_bytes / BLOCK_BYTES + neighbours * ENTRY_SECONDS / tasks
+
+
+def truth_seconds(share: float, others: float, figures: float) -> float:
+    """Seconds that finding true neighbours may take, so that all of the measurement costs no more than its share of the run.
+
+    Args:
+        share: `recall.share`.
+        others: What the other stages took.
+        figures: What the measurement takes beside the truth. Where that would leave little, as in small runs, which are hardly more than
+            overhead, the truth gets `LEAST_TRUTH` of the share all the same: a figure that costs a little more is better than none.
+    """
+    return max(LEAST_TRUTH * share * others, share * others - figures)
 
 
 def budgeted_sample(

@@ -18,6 +18,7 @@ from spark_dedup.evaluation.truth import (
     true_pairs,
     truth_cost,
     truth_fingerprint,
+    truth_seconds,
 )
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
@@ -255,4 +256,12 @@ def test_the_sample_is_what_the_budget_pays(spark):
     assert budgeted_sample(10**6, 60_000, cost, 1e6) == 60_000
     assert budgeted_sample(10**6, 60_000, cost, 0.5) == 0
     assert budgeted_sample(10**6, 60_000, cost, 1e6, most=10_001.3) == 10_001
+
     assert product_rate(spark, 64, 2) > 1e8
+
+
+def test_the_truth_gets_what_the_figures_leave_of_the_share_and_a_third_of_it_at_least():
+    assert truth_seconds(0.1, 100.0, 0.0) == 10.0
+    assert truth_seconds(0.1, 100.0, 4.0) == 6.0
+    assert truth_seconds(0.1, 100.0, 9.0) == truth_seconds(0.1, 100.0, 50.0) == pytest.approx(10 / 3)
+    assert truth_seconds(0.1, 0.0, 1.0) == 0.0

@@ -1,7 +1,7 @@
 """The search for shared words, from a Delta table to verified pairs on Spark, against three others over the same texts.
 
 Beside it: MLlib's `MinHashLSH.approxSimilarityJoin` in the same session, `datasketch` in this process where it is installed, and
-`text-dedup` in a process of its own, with the Python that SPARK_DEDUP_BENCH_TEXT_DEDUP names (it needs other versions than ours). All
+`text-dedup` where `peers` finds it. All
 look for word 5-grams at a Jaccard of 0.8. The true pairs come from comparing sets.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import tempfile
 import time
 from functools import partial
@@ -22,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from exact_key import passages
 from numpy.typing import NDArray
+from peers import TEXT_DEDUP, closure, text_dedup
 
 from spark_dedup.config import ExactConfig, MinHashConfig
-from spark_dedup.kernels.forest import least_connected
 from spark_dedup.kernels.minhash import alike_between, bands_for, shingle_sets
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 ROWS = int(os.environ.get("SPARK_DEDUP_BENCH_ROWS", "200000"))
 ROUNDS = int(os.environ.get("SPARK_DEDUP_BENCH_ROUNDS", "2"))
-TEXT_DEDUP = os.environ.get("SPARK_DEDUP_BENCH_TEXT_DEDUP")
 CONFIG = MinHashConfig(enabled=True)
 FASTER_THAN_MLLIB = 10.0
 MLLIB_TABLES = 2
@@ -61,16 +59,16 @@ def run(spark: SparkSession) -> dict[str, Any]:
         if importlib.util.find_spec("datasketch"):
             sides["datasketch"] = timed(lambda: datasketch_pairs(texts))
         if TEXT_DEDUP:
-            sides["text_dedup"] = timed(lambda: text_dedup_kept(texts, Path(folder), TEXT_DEDUP))
+            sides["text_dedup"] = timed(lambda: text_dedup_clusters(texts, Path(folder)))
     seconds = {name: side[1] for name, side in sides.items()}
     recalls = {name: recall(found, truth, len(texts)) for name, (found, _) in sides.items() if name != "text_dedup"}
-    # text-dedup says what it keeps, not which pairs it found: a pair counts if one of its texts is gone.
-    gone = {"own": removed(sides["own"][0], len(texts))} | ({"text_dedup": sides["text_dedup"][0]} if TEXT_DEDUP else {})
-    resolved = {name: round(float(out[truth].any(axis=1).mean()) if len(truth) else 1.0, 5) for name, out in gone.items()}
+    # text-dedup gives clusters and not the pairs that it found, so it is compared by the pairs that end in one cluster.
+    labels = {"own": closure(len(texts), *sides["own"][0].T)} | ({"text_dedup": sides["text_dedup"][0]} if TEXT_DEDUP else {})
+    joined = {name: round(float((of[truth[:, 0]] == of[truth[:, 1]]).mean()) if len(truth) else 1.0, 5) for name, of in labels.items()}
     true = set(map(tuple, truth.tolist()))
     sound = {tuple(pair) for pair in sides["own"][0].tolist()} <= true
     ratio = seconds["mllib"] / seconds["own"]
-    faster = not TEXT_DEDUP or seconds["own"] < seconds["text_dedup"] and resolved["own"] >= resolved["text_dedup"]
+    faster = not TEXT_DEDUP or seconds["own"] < seconds["text_dedup"] and joined["own"] >= joined["text_dedup"]
     enough = recalls["own"] >= CONFIG.band_recall
     return {
         "name": "minhash",
@@ -84,7 +82,7 @@ def run(spark: SparkSession) -> dict[str, Any]:
         "bands_and_rows": bands_for(CONFIG.threshold, CONFIG.permutations, CONFIG.band_recall),
         "seconds": {name: round(x, 2) for name, x in seconds.items()},
         "recall": recalls,
-        "pairs_with_a_text_removed": resolved,
+        "pairs_in_one_cluster": joined,
     }
 
 
@@ -103,15 +101,6 @@ def fastest(rounds: list[tuple[Any, float]]) -> tuple[Any, float]:
 def recall(found: Pairs, truth: Pairs, n: int) -> float:
     """Share of the true pairs that were found."""
     return round(float(np.isin(truth @ [n, 1], found @ [n, 1]).mean()) if len(truth) else 1.0, 5)
-
-
-def removed(pairs: Pairs, n: int) -> NDArray[np.bool_]:
-    """Which texts go if each component of the pairs keeps its first: bool (n,)."""
-    out = np.zeros(n, dtype=np.bool_)
-    if len(pairs):
-        ids, least = least_connected(pairs[:, 0], pairs[:, 1])
-        out[ids] = ids != least
-    return out
 
 
 def store_texts(spark: SparkSession, texts: list[str], folder: str) -> DataFrame:
@@ -183,18 +172,7 @@ def datasketch_pairs(texts: list[str]) -> Pairs:
     return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
-def text_dedup_kept(texts: list[str], folder: Path, python: str) -> NDArray[np.bool_]:
-    """Which texts text-dedup removes: bool (n,). A shared bucket is a duplicate there."""
+def text_dedup_clusters(texts: list[str], folder: Path) -> Pairs:
+    """Clusters by text-dedup with our bands and rows."""
     bands, rows = bands_for(CONFIG.threshold, CONFIG.permutations, CONFIG.band_recall)
-    source, out = folder / "text-dedup.parquet", folder / "text-dedup"
-    pq.write_table(pa.table({"row": np.arange(len(texts)), "text": texts}), source)
-    command = [python, "-m", "text_dedup.minhash", "--path", "parquet", "--data_files", str(source), "--split", "train"]
-    command += ["--cache_dir", str(folder / "cache"), "--output", str(out), "--column", "text", "--idx_column", "row", "--min_length", "0"]
-    command += ["--ngram", str(CONFIG.ngram), "--num_perm", str(CONFIG.permutations), "--threshold", str(CONFIG.threshold)]
-    command += ["--b", str(bands), "--r", str(rows), "--hash_func", "xxh3", "--num_proc", str(os.cpu_count() or 1)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"})
-    gone = np.ones(len(texts), dtype=np.bool_)
-    for file in sorted(out.glob("*.arrow")):
-        with pa.memory_map(str(file)) as data:
-            gone[pa.ipc.open_stream(data).read_all()["row"].to_numpy()] = False
-    return gone
+    return text_dedup(texts, folder, ngram=CONFIG.ngram, permutations=CONFIG.permutations, bands=bands, rows=rows)

@@ -3,8 +3,8 @@
 DATA is a folder of sets: */passages.parquet (id, text) with pairs.parquet (a, b, label), clusters.parquet (id, cluster) or both. Each
 set goes through `spark_dedup.run` with every preset and the settings that docs/merge-rules.md names for it. Beside it are baselines over
 the same texts, made of the pairs that one more run stored: equal keys, MinHash at Jaccard 0.8 (a shared bucket; the same verified) and
-cosine thresholds. Figures are those of the closure: a pair counts as merged when both texts are in one cluster. Leaves
-bench/out/quality.json and bench/quality.md.
+cosine thresholds; and where `peers` finds them text-dedup and semhash, the latter with the same vectors. Figures are those of the closure:
+a pair counts as merged when both texts are in one cluster. Leaves bench/out/quality.json and bench/quality.md.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from peers import SEMHASH, TEXT_DEDUP, closure, semhash, text_dedup
 
-from spark_dedup.config import PRESETS
+from spark_dedup.config import PRESETS, MinHashConfig
 from spark_dedup.config_file import load_config
-from spark_dedup.kernels.forest import least_connected
+from spark_dedup.kernels.minhash import bands_for
+from spark_dedup.kernels.vectors import from_binary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,15 +150,6 @@ def adjusted_rand(one: Ints, other: Ints) -> float:
     return 1.0 if most == expected else (together - expected) / (most - expected)
 
 
-def closure(n: int, left: Ints, right: Ints) -> Ints:
-    """The cluster of each of n rows after joining pairs: its least row."""
-    found = np.arange(n, dtype=np.int64)
-    if len(left):
-        ids, least = least_connected(left, right)
-        found[ids] = least
-    return found
-
-
 def measure(spark: SparkSession, labelled: Labelled, presets: list[str], encoder: str, folder: Path) -> Iterator[tuple[str, Figures]]:
     """Every method on one set: the presets, each a run of its own with the embeddings kept, then the baselines."""
     import spark_dedup
@@ -174,7 +167,7 @@ def measure(spark: SparkSession, labelled: Labelled, presets: list[str], encoder
         seconds = time.perf_counter() - begun
         store = folder / "store"
         if not name:
-            tables = {table: pandas_table(spark, store / table) for table in ("members", "candidate_pairs", "_proposed_pairs")}
+            tables = {table: pandas_table(spark, store / table) for table in ("members", "candidate_pairs", "_proposed_pairs", "_vectors")}
             continue
         clusters = pandas_table(spark, store / "clusters")
         clusters = clusters[clusters["cluster_id"].notna()]
@@ -197,6 +190,21 @@ def measure(spark: SparkSession, labelled: Labelled, presets: list[str], encoder
     for name, kept in rules.items():
         found = closure(n, kept["left_id"].to_numpy(dtype=np.int64), kept["right_id"].to_numpy(dtype=np.int64))[rep]
         yield name, figures(labelled, found, rep, None)
+
+    if TEXT_DEDUP:
+        config = MinHashConfig(threshold=VERIFIED)
+        bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
+        begun = time.perf_counter()
+        found = text_dedup(labelled.texts, folder, ngram=config.ngram, permutations=config.permutations, bands=bands, rows=rows)
+        yield f"text-dedup, MinHash {VERIFIED}", figures(labelled, found, rep, time.perf_counter() - begun)
+    if SEMHASH:
+        vectors = tables["_vectors"].sort_values("rep_id")
+        at = vectors["rep_id"].to_numpy(dtype=np.int64)
+        for least in COSINES:
+            begun = time.perf_counter()
+            near = np.arange(n + len(row), dtype=np.int64)
+            near[at] = at[semhash(from_binary(pa.array(vectors["vector"], pa.large_binary())), folder, least)]
+            yield f"semhash {least:.2f}", figures(labelled, near[rep], rep, time.perf_counter() - begun)
 
 
 def pandas_table(spark: SparkSession, path: Path) -> Any:

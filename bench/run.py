@@ -3,7 +3,7 @@
 Each prints a ratio against something run beside it and checks the answers, and leaves `bench/out/<name>.json`. Vectors and texts
 come from the sample and, where SPARK_DEDUP_BENCH_DATA names a folder of */passages.parquet, from there too; their vectors are kept in
 bench/cache, or where SPARK_DEDUP_BENCH_CACHE says. SPARK_DEDUP_BENCH_ROWS and SPARK_DEDUP_BENCH_SIZES (with commas; growth, plan_truth)
-make a bench smaller. SPARK_DEDUP_BENCH_TEXT_DEDUP is a Python that has text-dedup, for `minhash`.
+make a bench smaller. `peers` says how text-dedup is found, for `minhash`.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def make_recall(job: Job) -> Outcome:
             search,
             read_cells(store, ENGINES[search.engine]),
             seconds=job.finished["index"].seconds + job.finished["candidates"].seconds,
+            keys=bool(config.blocking.keys),
         )
         counts = {"sample": rows, "true_pairs": next(row.pairs for row in figures if row.metric == "pair_recall")}
         notes["recall"] = quote(figures)
@@ -92,7 +93,15 @@ def words_recall(job: Job, wanted: int) -> list[RecallRow]:
 
 
 def figures_of(
-    job: Job, pairs: DataFrame, components: DataFrame, search: SearchConfig, cells: Cells, *, seconds: float, setting: str = ""
+    job: Job,
+    pairs: DataFrame,
+    components: DataFrame,
+    search: SearchConfig,
+    cells: Cells,
+    *,
+    seconds: float,
+    setting: str = "",
+    keys: bool = False,
 ) -> list[RecallRow]:
     """The recall of a search of the stored vectors, against the stored truth.
 
@@ -104,6 +113,7 @@ def figures_of(
         cells: The rows of INDEX_CELLS that it used.
         seconds: What it took.
         setting: As in `recall_rows`.
+        keys: Whether these pairs are also those of blocking keys.
     """
     return recall_rows(
         job.store.read(schema.TRUTH),
@@ -118,6 +128,7 @@ def figures_of(
         setting=setting,
         seconds=seconds,
         routing=job.config.exact.route == "representative",
+        keys=keys,
     )
 
 

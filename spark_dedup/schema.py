@@ -468,8 +468,8 @@ RECALL = Table(
             "metric",
             "string",
             "`pair_recall`, `pair_recall_rule`, `query_recall_mean`, `query_recall_worst_decile`, `cluster_recall`, `loss_routing`, "
-            "`loss_cap`, `loss_border`, `loss_graph`; `shared_recall`, `shared_recall_bands`, `shared_recall_design`, `loss_bands` "
-            "(docs/recall.md)",
+            "`loss_cap`, `loss_border`, `loss_graph`; `key_recall`, `loss_keys`; `shared_recall`, `shared_recall_bands`, "
+            "`shared_recall_design`, `loss_bands` (docs/recall.md)",
         ),
         Column("setting", "string", "settings that differ from the run's own, as in `search.ef_search=32`; empty for the run itself"),
         Column("floor", "double", "least cosine of the pairs that count; least Jaccard for the last four metrics"),

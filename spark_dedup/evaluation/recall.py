@@ -105,6 +105,7 @@ def recall_rows(
     setting: str = "",
     seconds: float | None = None,
     routing: bool = True,
+    keys: bool = False,
 ) -> list[RecallRow]:
     """Measure the pairs of one search against the truth. Runs two jobs; what comes to the driver is a row per sampled text with neighbours.
 
@@ -123,11 +124,14 @@ def recall_rows(
         seconds: Wall time of the search.
         routing: False where the truth's base lacks the texts that routing kept out, as they have no vectors: then all figures are about
             the other texts, and `loss_routing` has no value.
+        keys: Whether there are blocking keys, whose share is measured too.
 
     Returns:
         RECALL rows. `pair_recall` at the floor, 0.90 and 0.95; at the floor also `pair_recall_rule` (of the pairs on which the merge rule
         holds, those found directly), `cluster_recall` (of the same pairs, those whose ends are in one cluster), `query_recall_mean`,
-        `query_recall_worst_decile`, and `loss_*`, shares of the true pairs that add up to what `pair_recall` lacks to 1.
+        `query_recall_worst_decile`, and `loss_*` of CAUSES, shares of the true pairs that add up to what `pair_recall` lacks to 1; with
+        `keys` also `key_recall`, the true pairs that a blocking key brought together, and `loss_keys`, the others, whether or not vectors
+        found them.
 
     Raises:
         StoreError: If the truth was made for several samples.
@@ -156,6 +160,8 @@ def recall_rows(
         if cause == "routing" and not routing:
             lost = Estimate(None, None, None, rows, lost.pairs)
         out.append(row(f"loss_{cause}", lost))
+    if keys:
+        out += [row("key_recall", share("by_keys", "true_0")), row("loss_keys", share("beside_keys", "true_0"))]
     return out
 
 
@@ -188,9 +194,10 @@ def query_lists(
         thresholds: Ascending; the first is the floor.
 
     Returns:
-        int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES.
+        int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES; `by_keys` and
+        `beside_keys`, those that share a blocking key and those that do not.
     """
-    stored = candidates.select(LEFT_ID, RIGHT_ID)
+    stored = candidates.select(LEFT_ID, RIGHT_ID, F.exists("methods", lambda method: method.startswith(BLOCK)).alias("by_keys"))
     by_vectors = F.exists("methods", lambda method: ~method.isin(LSH, CONTAINMENT) & ~method.startswith(BLOCK))
     listed = candidates.where(by_vectors).select(LEFT_ID, RIGHT_ID)
     facts = text_facts(truth, listed, components, searched, limits)
@@ -211,6 +218,7 @@ def query_lists(
         figures |= {f"true_{i}": counts, f"found_{i}": counts & found}
     figures |= {"rule_true": holds, "rule_found": holds & found, "rule_joined": holds & F.col("joined")}
     figures |= {name: F.col("cause") == name for name in CAUSES}
+    figures |= {"by_keys": F.col("by_keys"), "beside_keys": ~F.col("by_keys")}
     by_query = judged.groupBy("query_id").agg(*[F.count(F.when(column, 1)).alias(name) for name, column in figures.items()])
     rows = np.array([tuple(row) for row in by_query.drop("query_id").collect()], dtype=np.int64).reshape(-1, len(figures))
     # Sums of floats depend on their order.
@@ -219,11 +227,11 @@ def query_lists(
 
 
 def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) -> DataFrame:
-    """Entries of the true lists at or above the floor: query_id, other_id, cosine, whether `rule` holds, whether `found`.
+    """Entries of the true lists at or above the floor: query_id, other_id, cosine, whether `rule` holds, whether `found`, and `by_keys`.
 
     Args:
         truth: TRUTH.
-        stored: Pairs that the search returned, each once.
+        stored: Pairs that the search returned, each once, and whether a blocking key brought them together, `by_keys`.
         rule: `merge.rule`.
         floor: Least cosine.
     """
@@ -234,7 +242,8 @@ def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) 
     )
     ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", holds(rule).alias("rule"))
     joined = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
-    return joined.select("query_id", "other_id", "cosine", "rule", F.coalesce("found", F.lit(False)).alias("found"))
+    known = [F.coalesce(name, F.lit(False)).alias(name) for name in ("found", "by_keys")]
+    return joined.select("query_id", "other_id", "cosine", "rule", *known)
 
 
 def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searched: DataFrame, limits: Limits) -> DataFrame:

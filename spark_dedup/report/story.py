@@ -341,6 +341,8 @@ _MEASURED = {
     "loss_cap": "of all pairs, lost because a list of neighbours or copies was cut",
     "loss_border": "of all pairs, lost at borders of the index",
     "loss_graph": "of all pairs, lost on the way through the graph",
+    "key_recall": "of all pairs, brought together by blocking keys",
+    "loss_keys": "of all pairs, not brought together by blocking keys, be they found by vectors or not",
     "shared_recall": "of the pairs with Jaccard >= {floor:.2f}, found",
     "shared_recall_bands": "of these, brought together by their MinHash buckets",
     "shared_recall_design": "of these, brought together by buckets on average, by design",

@@ -114,10 +114,10 @@ def test_the_cost_of_a_vector_grows_with_the_logarithm():
 
 def test_recall_takes_its_share_of_the_other_stages_at_most():
     measured = Search(**{**SEARCH.__dict__, "recall_sample": 1000})
-    # One pass over 1,000 rows of 2,016 bytes at 2 x 60 MB/s takes 0.0168 s; 1,000 x 1,000 products of 1,000 operations 0.5 s; the
+    # One pass over 1,000 rows of 2,016 bytes at 2 x 100 MB/s takes 0.01008 s; 1,000 x 1,000 products of 1,000 operations 0.5 s; the
     # sample is 0.03 of a block and passes no second time. Three tenths of the others' 7 s, less 1 s for the figures, is more.
     ample = Search(**{**measured.__dict__, "recall_share": 0.3})
-    assert cost_of("exact", 1000, search=ample).seconds["recall"] == pytest.approx(1 + 0.0168 + 0.5 + 0.0168 * 2_016_000 / 2**26)
+    assert cost_of("exact", 1000, search=ample).seconds["recall"] == pytest.approx(1 + 0.01008 + 0.5 + 0.01008 * 2_016_000 / 2**26)
     slow = cost_of("exact", 1000, search=measured, product=2e7)  # 50 s, a text 0.05 s; the others take 7 + 24.975
     assert slow.seconds["recall"] == pytest.approx(0.1 * (7 + 24.975), abs=0.05)  # the 1 s of the figures and what that leaves
     assert slow.seconds["recall"] <= 0.1 * (7 + 24.975)

@@ -232,6 +232,16 @@ def table_lines(name: str, rows: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def page(results: dict[str, Any]) -> str:
+    """All sets that were measured, as Markdown."""
+    text = ["# Quality of the merge rules", "", "Made by these commands, where DATA is a folder of labelled sets:", ""]
+    text += [*(f"    {c}" for c in results["commands"]), ""]
+    text += ["Precision, recall and F1 are about the labelled pairs, after the closure. A dash: not labelled or not timed.", ""]
+    for title, rows in sorted(results["sets"].items()):
+        text += table_lines(title, rows)
+    return "\n".join(text)
+
+
 def told(value: float | None, digits: int) -> str:
     """A figure, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}"
@@ -272,14 +282,9 @@ def main(argv: list[str]) -> int:
                 rows[method] = asdict(got)
         results["sets"][title] = rows
         out.write_text(json.dumps(results, indent=2) + "\n")
+        (HERE / "quality.md").write_text(page(results))
         sys.stdout.write("\n".join(table_lines(title, rows)) + "\n")
         sys.stdout.flush()
-    text = ["# Quality of the merge rules", "", "Made by these commands, where DATA is a folder of labelled sets:", ""]
-    text += [*(f"    {c}" for c in results["commands"]), ""]
-    text += ["Precision, recall and F1 are about the labelled pairs, after the closure. A dash: not labelled or not timed.", ""]
-    for title, rows in sorted(results["sets"].items()):
-        text += table_lines(title, rows)
-    (HERE / "quality.md").write_text("\n".join(text))
     return 0
 
 

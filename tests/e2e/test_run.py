@@ -26,7 +26,7 @@ CASES = Path(__file__).parents[1] / "data" / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 
 
-NOT_BY_DEFAULT = {"_sketches", "_proposed_pairs", "_block_keys", "_blocks", "_block_pairs", "_neighbour_pairs"}
+NOT_BY_DEFAULT = {"_sketches", "_proposed_pairs", "_contained_pairs", "_block_keys", "_blocks", "_block_pairs", "_neighbour_pairs"}
 
 
 def config_of(source, store, *overrides, text="text", record_id="id", form="delta", components="dataframe", sample="null", engine="exact"):

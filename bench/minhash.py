@@ -1,8 +1,7 @@
 """The search for shared words, from a Delta table to verified pairs on Spark, against three others over the same texts.
 
 Beside it: MLlib's `MinHashLSH.approxSimilarityJoin` in the same session, `datasketch` in this process where it is installed, and
-`text-dedup` where `peers` finds it. All
-look for word 5-grams at a Jaccard of 0.8. The true pairs come from comparing sets.
+`text-dedup` where `peers` finds it. All look for word 5-grams at a Jaccard of 0.8. The true pairs come from comparing sets.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def run(spark: SparkSession) -> dict[str, Any]:
         if importlib.util.find_spec("datasketch"):
             sides["datasketch"] = timed(lambda: datasketch_pairs(texts))
         if TEXT_DEDUP:
-            sides["text_dedup"] = timed(lambda: text_dedup_clusters(texts, Path(folder)))
+            sides["text_dedup"] = timed(lambda: text_dedup(texts, Path(folder), CONFIG))
     seconds = {name: side[1] for name, side in sides.items()}
     recalls = {name: recall(found, truth, len(texts)) for name, (found, _) in sides.items() if name != "text_dedup"}
     # text-dedup gives clusters and not the pairs that it found, so it is compared by the pairs that end in one cluster.
@@ -170,9 +169,3 @@ def datasketch_pairs(texts: list[str]) -> Pairs:
                 found.append((other, i))
         index.insert(i, sketch, check_duplication=False)
     return np.array(found, dtype=np.int64).reshape(-1, 2)
-
-
-def text_dedup_clusters(texts: list[str], folder: Path) -> Pairs:
-    """Clusters by text-dedup with our bands and rows."""
-    bands, rows = bands_for(CONFIG.threshold, CONFIG.permutations, CONFIG.band_recall)
-    return text_dedup(texts, folder, ngram=CONFIG.ngram, permutations=CONFIG.permutations, bands=bands, rows=rows)

@@ -1,6 +1,6 @@
 """Other deduplicators over the same texts, each in a process of its own: their requirements exclude ours.
 
-SPARK_DEDUP_BENCH_TEXT_DEDUP names a Python that has `text-dedup`, SPARK_DEDUP_BENCH_SEMHASH one that has `semhash` and `pyarrow`.
+SPARK_DEDUP_BENCH_TEXT_DEDUP names a Python that has `text-dedup`, SPARK_DEDUP_BENCH_SEMHASH one that has `semhash`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from spark_dedup.config import MinHashConfig
 from spark_dedup.kernels.forest import least_connected
+from spark_dedup.kernels.minhash import bands_for
 
 Ints = NDArray[np.int64]
 
@@ -46,14 +48,15 @@ def closure(n: int, left: Ints, right: Ints) -> Ints:
     return found
 
 
-def text_dedup(texts: list[str], folder: Path, *, ngram: int, permutations: int, bands: int, rows: int) -> Ints:
+def text_dedup(texts: list[str], folder: Path, config: MinHashConfig) -> Ints:
     """Clusters of texts that share a MinHash bucket, which is a duplicate there: int64 (n,), the least row of each cluster."""
+    bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
     source, out = folder / "text-dedup.parquet", folder / "text-dedup"
     pq.write_table(pa.table({"row": np.arange(len(texts)), "text": texts}), source)
     command = [str(TEXT_DEDUP), "-m", "text_dedup.minhash", "--path", "parquet", "--data_files", str(source), "--split", "train", "--debug"]
     command += ["--cache_dir", str(folder / "cache"), "--output", str(out), "--column", "text", "--idx_column", "row", "--min_length", "0"]
-    command += ["--ngram", str(ngram), "--num_perm", str(permutations), "--b", str(bands), "--r", str(rows), "--hash_func", "xxh3"]
-    command += ["--num_proc", str(os.cpu_count() or 1)]
+    command += ["--ngram", str(config.ngram), "--num_perm", str(config.permutations), "--b", str(bands), "--r", str(rows)]
+    command += ["--hash_func", "xxh3", "--num_proc", str(os.cpu_count() or 1)]
     environment = {**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     subprocess.run(command, check=True, capture_output=True, env=environment)
     return clusters(len(texts), [str(TEXT_DEDUP), "-c", PARENTS, str(out / "uf.pkl")])

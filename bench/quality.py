@@ -28,7 +28,6 @@ from peers import SEMHASH, TEXT_DEDUP, closure, semhash, text_dedup
 
 from spark_dedup.config import PRESETS, MinHashConfig
 from spark_dedup.config_file import load_config
-from spark_dedup.kernels.minhash import bands_for
 from spark_dedup.kernels.vectors import from_binary
 
 if TYPE_CHECKING:
@@ -192,10 +191,8 @@ def measure(spark: SparkSession, labelled: Labelled, presets: list[str], encoder
         yield name, figures(labelled, found, rep, None)
 
     if TEXT_DEDUP:
-        config = MinHashConfig(threshold=VERIFIED)
-        bands, rows = bands_for(config.threshold, config.permutations, config.band_recall)
         begun = time.perf_counter()
-        found = text_dedup(labelled.texts, folder, ngram=config.ngram, permutations=config.permutations, bands=bands, rows=rows)
+        found = text_dedup(labelled.texts, folder, MinHashConfig(threshold=VERIFIED))
         yield f"text-dedup, MinHash {VERIFIED}", figures(labelled, found, rep, time.perf_counter() - begun)
     if SEMHASH:
         vectors = tables["_vectors"].sort_values("rep_id")

@@ -112,3 +112,10 @@ def _runs(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[tuple[Any, pa
         for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             yield value, batch.slice(start, end - start)
             start = end
+
+
+def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """All rows of a task as one table; nothing where it has no rows."""
+    received = [batch for batch in batches if batch.num_rows]
+    if received:
+        yield pa.Table.from_batches(received)

@@ -449,8 +449,7 @@ def engine_cost(engine: str, corpus: Corpus, sample: Sample, rates: Rates, searc
     beyond = max(0.0, 1 - rates.rehearsed / max(corpus.rows, 1))  # what the rehearsal did is in its seconds
     fixed = {**rates.fixed, **({"index": 0.0} if engine == "exact" else {})}
     seconds = {OPENING: fixed[OPENING], **{stage: fixed[stage] + beyond * extra for stage, extra in more.items()}}
-    others = sum(seconds.values()) - seconds[OPENING]
-    seconds["recall"] = recall_seconds(n, d, row, pairs, rates, search, others, seconds["components"])
+    seconds["recall"] = recall_seconds(n, d, row, pairs, rates, search, seconds)
     stored = 2 * corpus.text_bytes + texts * 4.0 * d + n * rates.vector_bytes + work.index_bytes + pairs * rates.pair_bytes
     return Cost(
         engine=engine,
@@ -518,15 +517,14 @@ def exact_groups(n: float, tasks: int) -> int:
     return max(1, math.ceil((math.sqrt(8 * partitions + 1) - 1) / 2), math.ceil(n / 50_000))
 
 
-def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, others: float, figures: float) -> float:
-    """Seconds to measure recall on the sample that a run would take, which is what its share of the other stages pays for.
-
-    `figures` is what the stage `components` takes, and so about what the measurement takes beside the truth.
-    """
+def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, seconds: Mapping[str, float]) -> float:
+    """Seconds to measure recall on the sample that a run would take, which is what its share of the other stages' `seconds` pays for."""
     if not search.recall_sample or not n:
         return 0.0
     cost = truth_cost(n, dimension=d, row_bytes=row, neighbours=2 * pairs / n, rate=rates.product, tasks=rates.tasks)
-    sample = budgeted_sample(search.recall_sample, int(n), cost, truth_seconds(search.recall_share, others, figures))
+    others = sum(seconds.values()) - seconds[OPENING]
+    paid = truth_seconds(search.recall_share, others, seconds["components"])  # as in a run, see `measuring.sample_size`
+    sample = budgeted_sample(search.recall_sample, int(n), cost, paid)
     return rates.fixed["recall"] + (cost[0] + sample * cost[1] if sample else 0.0)
 
 

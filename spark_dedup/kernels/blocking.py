@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.kernels.buckets import following_pairs, starts_of
 from spark_dedup.kernels.features import visible_form
-from spark_dedup.kernels.ragged import edges, ranges
+from spark_dedup.kernels.ragged import edges, places, ranges
 from spark_dedup.kernels.shingles import as_set, char_hashes, mix, shingle_hashes, word_hashes
 from spark_dedup.kernels.text import Texts, normalize_pieces
 
@@ -88,7 +88,7 @@ def first_tokens(forms: list[str]) -> Ints:
     words, rows = word_hashes(forms)
     counts = np.bincount(rows, minlength=len(forms))
     sizes = np.minimum(counts, FIRST_TOKENS)
-    place = ranges(np.zeros(len(sizes), dtype=np.int64), sizes).astype(np.uint64)
+    place = places(sizes).astype(np.uint64)
     return _sums(mix(words[ranges(edges(counts)[:-1], sizes)] + (place + np.uint64(1)) * _GOLDEN), sizes)
 
 

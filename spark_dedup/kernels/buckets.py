@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.kernels.ragged import ranges, slices
+from spark_dedup.kernels.ragged import places, ranges, slices
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -50,7 +50,7 @@ def bucket_pairs(bucket: Ints, further: Ints, ids: Ints, most: int) -> Iterator[
     """
     order = np.lexsort((ids, bucket))
     bucket, ids = bucket[order], ids[order]
-    sizes = _sizes(starts_of(bucket))
+    sizes = sizes_of(starts_of(bucket))
     whole = np.repeat(sizes, sizes)
     if (whole > most).any():
         parts = np.where(whole > most, further[order], 0)
@@ -58,11 +58,11 @@ def bucket_pairs(bucket: Ints, further: Ints, ids: Ints, most: int) -> Iterator[
         bucket, parts, ids, whole = bucket[order], parts[order], ids[order], whole[order]
         new = starts_of(bucket) | starts_of(parts)
         split, all_pairs = int((sizes > most).sum()), int((sizes * (sizes - 1) // 2).sum())
-        sizes = _sizes(new)
+        sizes = sizes_of(new)
     else:
         split, all_pairs = 0, int((sizes * (sizes - 1) // 2).sum())
     size = np.repeat(sizes, sizes)
-    place = ranges(np.zeros(len(sizes), dtype=np.int64), sizes)
+    place = places(sizes)
     partners = np.where((size > most) & (place > 0), 0, size - 1 - place)
     left_out = all_pairs - int(partners.sum())
     for left, right in following_pairs(ids, partners):
@@ -95,6 +95,7 @@ def starts_of(sorted_keys: NDArray[np.int64]) -> NDArray[np.bool_]:
     return new
 
 
-def _sizes(new: NDArray[np.bool_]) -> Ints:
+def sizes_of(new: NDArray[np.bool_]) -> Ints:
+    """Rows of each run, from where runs start: int64 (runs,)."""
     sizes: Ints = np.diff(np.flatnonzero(new), append=len(new))
     return sizes

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.kernels.buckets import Ints, following_pairs, starts_of
-from spark_dedup.kernels.ragged import ranges
+from spark_dedup.kernels.buckets import Ints, following_pairs, sizes_of, starts_of
+from spark_dedup.kernels.ragged import places
 
 ROUNDING = 1e-9
 """0.7 * 10 must be 7, not a little more."""
@@ -33,6 +33,15 @@ def least_shared(sizes: Ints, share: float) -> Ints:
     return least
 
 
+def frequencies(shingle: Ints) -> Ints:
+    """How often each shingle occurs among all: int64 (p,) each."""
+    order = np.argsort(shingle)
+    counts = sizes_of(starts_of(shingle[order]))
+    out = np.empty(len(shingle), dtype=np.int64)
+    out[order] = np.repeat(counts, counts)
+    return out
+
+
 def looked_for(text: Ints, size: Ints, frequency: Ints, shingle: Ints, share: float) -> NDArray[np.bool_]:
     """Which shingles of each text are looked for in longer ones.
 
@@ -47,12 +56,10 @@ def looked_for(text: Ints, size: Ints, frequency: Ints, shingle: Ints, share: fl
         bool (p,). None of a text that has too many shingles of its own to lie in another.
     """
     order = np.lexsort((shingle, frequency, text))
-    new = starts_of(text[order])
-    counts = np.diff(np.flatnonzero(new), append=len(text))
-    rank = ranges(np.zeros(len(counts), dtype=np.int64), counts)
+    counts = sizes_of(starts_of(text[order]))
     own = size[order] - np.repeat(counts, counts)
     wanted = np.zeros(len(text), dtype=np.bool_)
-    wanted[order] = rank + own <= size[order] - least_shared(size[order], share)
+    wanted[order] = places(counts) + own <= size[order] - least_shared(size[order], share)
     return wanted
 
 
@@ -71,8 +78,8 @@ def longer_texts(shingle: Ints, size: Ints, text: Ints, asks: NDArray[np.bool_],
         once in all. A pair comes once for each shingle that brings it together. Nothing where there is neither.
     """
     order = np.lexsort((text, size, shingle))
-    counts = np.diff(np.flatnonzero(starts_of(shingle[order])), append=len(order))
-    behind = np.repeat(counts, counts) - 1 - ranges(np.zeros(len(counts), dtype=np.int64), counts)
+    counts = sizes_of(starts_of(shingle[order]))
+    behind = np.repeat(counts, counts) - 1 - places(counts)
     wanted = np.where(asks[order], behind, 0)
     partners = np.minimum(wanted, most)
     left_out = int((wanted - partners).sum())

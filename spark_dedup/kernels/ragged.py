@@ -21,6 +21,11 @@ def ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.in
     return np.repeat(starts - at[:-1], sizes) + np.arange(at[-1])
 
 
+def places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of every element in its row, from 0: int64 (sum of sizes,)."""
+    return ranges(np.zeros(len(sizes), dtype=np.int64), sizes)
+
+
 def slices(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
     """Cut consecutive rows into slices of at most `most` elements; a larger row is a slice of its own."""
     at = edges(sizes)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.kernels.ragged import edges
+from spark_dedup.kernels.ragged import edges, places
 
 Hashes: TypeAlias = NDArray[np.uint64]
 Rows: TypeAlias = NDArray[np.uint16]  # sorting by 16 bits is a radix sort
@@ -173,8 +173,7 @@ def as_set(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
 def as_bag(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows]:
     """A multiset as a set, ordered by row, then hash: the k-th of equal hashes of a row, from 0, becomes hash + k."""
     hashes, rows, new = _sorted(hashes, rows)
-    starts = np.flatnonzero(new)
-    occurrence = np.arange(len(hashes)) - np.repeat(starts, np.diff(starts, append=len(hashes)))
+    occurrence = places(np.diff(np.flatnonzero(new), append=len(hashes)))
     return hashes + occurrence.astype(np.uint64), rows
 
 
@@ -184,13 +183,13 @@ def _sorted(hashes: Hashes, rows: Rows) -> tuple[Hashes, Rows, NDArray[np.bool_]
     order = np.argsort(upper.astype(np.uint16), kind="stable")
     for key in ((upper >> np.uint32(16)).astype(np.uint16), rows):
         order = order[np.argsort(key[order], kind="stable")]
-    same_row = rows[order][1:] == rows[order][:-1]
-    if (same_row & (hashes[order][1:] < hashes[order][:-1])).any():
-        order = np.lexsort((hashes, rows))
-    hashes, rows = hashes[order], rows[order]
+    ordered, owners = hashes[order], rows[order]
+    same_row = owners[1:] == owners[:-1]
+    if (same_row & (ordered[1:] < ordered[:-1])).any():
+        ordered = hashes[np.lexsort((hashes, rows))]
     new = np.ones(len(hashes), dtype=np.bool_)
-    new[1:] = (hashes[1:] != hashes[:-1]) | (rows[1:] != rows[:-1])
-    return hashes, rows, new
+    new[1:] = (ordered[1:] != ordered[:-1]) | ~same_row
+    return ordered, owners, new
 
 
 def _words(text: str) -> list[str]:

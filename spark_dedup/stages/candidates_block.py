@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark_dedup.config import BlockingConfig, ExactConfig
+from spark_dedup.grouped import whole
 from spark_dedup.kernels.blocking import LABEL_CHARACTERS, LONGEST, NEAR_LENGTH, Blocks, arrange, length_edges, text_keys
 from spark_dedup.kernels.ragged import slices
 from spark_dedup.schema import BLOCK, BLOCK_KEYS, BLOCK_PAIRS, BLOCKS, EXACT_KEY, LEFT_ID, REP_ID, REPRESENTATIVES, RIGHT_ID, pa_schema
@@ -176,13 +177,10 @@ def in_blocks(
     most = config.max_block
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        received = [batch for batch in batches if batch.num_rows]
-        if not received:
-            return
-        table = pa.Table.from_batches(received)
-        for key in sorted(pc.unique(table["key"]).to_pylist()):
-            rows = table.filter(pc.equal(table["key"], key))
-            block, length, reach, ids = (rows[name].to_numpy() for name in ("block", "bytes", "reach", REP_ID))
-            yield from work(key, rows, arrange(block, length, reach, ids, most))
+        for table in whole(batches):
+            for key in sorted(pc.unique(table["key"]).to_pylist()):
+                rows = table.filter(pc.equal(table["key"], key))
+                block, length, reach, ids = (rows[name].to_numpy() for name in ("block", "bytes", "reach", REP_ID))
+                yield from work(key, rows, arrange(block, length, reach, ids, most))
 
     return BLOCK_KEYS.conform(keys).repartition(partitions, "key", "block").mapInArrow(run, ddl)

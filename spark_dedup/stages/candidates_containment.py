@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from spark_dedup.config import MinHashConfig
-from spark_dedup.kernels.buckets import starts_of
-from spark_dedup.kernels.containment import longer_texts, looked_for
+from spark_dedup.grouped import whole
+from spark_dedup.kernels.containment import frequencies, longer_texts, looked_for
 from spark_dedup.kernels.minhash import shingle_column, stored_sets
 from spark_dedup.schema import CONTAINED_PAIRS, CONTAINMENT, LEFT_ID, REP_ID, RIGHT_ID, SKETCHES, pa_schema
 
@@ -61,10 +61,7 @@ def contained_pairs(sketches: DataFrame, config: MinHashConfig, *, partitions: i
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in whole(batches):
-            order = np.argsort(table["shingle"].to_numpy())
-            counts = np.diff(np.flatnonzero(starts_of(table["shingle"].to_numpy()[order])), append=len(order))
-            frequency = np.empty(len(order), dtype=np.int64)
-            frequency[order] = np.repeat(counts, counts)
+            frequency = frequencies(table["shingle"].to_numpy())
             shared = table.append_column("frequency", pa.array(frequency)).filter(pa.array(frequency > 1))
             yield from shared.cast(pa_schema(SHARED)).to_batches()
 
@@ -79,8 +76,9 @@ def contained_pairs(sketches: DataFrame, config: MinHashConfig, *, partitions: i
             shingle, size, text, asks = (table[name].to_numpy() for name in ("shingle", "size", REP_ID, "asks"))
             for left, right, left_out in longer_texts(shingle, size, text, asks, longer):
                 pairs = np.unique(np.stack([left, right], axis=1), axis=0)
-                counted = pa.array([left_out, *[None] * (len(pairs) - 1)], pa.int64())
-                yield pa.RecordBatch.from_arrays([pa.array(pairs[:, 0]), pa.array(pairs[:, 1]), counted], schema=pa_schema(FOUND))
+                counted = np.zeros(len(pairs), dtype=np.int64)
+                counted[0] = left_out
+                yield pa.RecordBatch.from_arrays([*map(pa.array, (*pairs.T, counted))], schema=pa_schema(FOUND))
 
     postings = SKETCHES.conform(sketches).select(REP_ID, column).mapInArrow(post, POSTINGS)
     shared = postings.repartition(partitions, "shingle").mapInArrow(count, SHARED)
@@ -90,10 +88,3 @@ def contained_pairs(sketches: DataFrame, config: MinHashConfig, *, partitions: i
         found = found.observe(noted, F.coalesce(F.sum(LEFT_OUT), F.lit(0)).alias(LEFT_OUT))
     pairs = found.select(LEFT_ID, RIGHT_ID).distinct()
     return CONTAINED_PAIRS.conform(pairs.withColumn("methods", F.array(F.lit(CONTAINMENT))))
-
-
-def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """All rows of a task as one table; none where it has no rows."""
-    received = [batch for batch in batches if batch.num_rows]
-    if received:
-        yield pa.Table.from_batches(received)

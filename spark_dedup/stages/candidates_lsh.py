@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark_dedup.config import ExactConfig, MinHashConfig
+from spark_dedup.grouped import whole
 from spark_dedup.kernels.buckets import bucket_pairs
 from spark_dedup.kernels.features import decode, features
 from spark_dedup.kernels.minhash import ShingleSets, band_hashes, bands_for, is_feature, shingle_sets, signatures
@@ -82,19 +83,19 @@ def lsh_pairs(sketches: DataFrame, config: MinHashConfig, *, partitions: int, no
     """
 
     def propose(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        received = [batch for batch in batches if batch.num_rows]
-        if not received:
-            return
-        bucket, further, ids = (c.to_numpy() for c in pa.Table.from_batches(received).columns)
-        for pairs in bucket_pairs(bucket, further, ids, config.max_bucket):
-            if len(pairs.left):
-                distinct = np.unique(np.stack([pairs.left, pairs.right], axis=1), axis=0)
-                yield pa.RecordBatch.from_pydict(
-                    {LEFT_ID: distinct[:, 0], RIGHT_ID: distinct[:, 1], **dict.fromkeys(EVENTS, pa.nulls(len(distinct), pa.int64()))},
-                    schema=pa_schema(FOUND),
-                )
-            if pairs.split:
-                yield pa.RecordBatch.from_pylist([dict(zip(EVENTS, (pairs.split, pairs.left_out), strict=True))], schema=pa_schema(FOUND))
+        for table in whole(batches):
+            bucket, further, ids = (c.to_numpy() for c in table.columns)
+            for pairs in bucket_pairs(bucket, further, ids, config.max_bucket):
+                if len(pairs.left):
+                    distinct = np.unique(np.stack([pairs.left, pairs.right], axis=1), axis=0)
+                    yield pa.RecordBatch.from_pydict(
+                        {LEFT_ID: distinct[:, 0], RIGHT_ID: distinct[:, 1], **dict.fromkeys(EVENTS, pa.nulls(len(distinct), pa.int64()))},
+                        schema=pa_schema(FOUND),
+                    )
+                if pairs.split:
+                    yield pa.RecordBatch.from_pylist(
+                        [dict(zip(EVENTS, (pairs.split, pairs.left_out), strict=True))], schema=pa_schema(FOUND)
+                    )
 
     buckets = SKETCHES.conform(sketches).select(REP_ID, F.posexplode("bands").alias("band", "bucket"), "bands")
     # The band after this one, and after the last the first, splits what is too large.

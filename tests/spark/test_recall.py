@@ -274,7 +274,6 @@ def test_the_sample_is_what_the_budget_pays(spark):
     assert budgeted_sample(10**6, 60_000, cost, 1e6) == 60_000
     assert budgeted_sample(10**6, 60_000, cost, 0.5) == 0
     assert budgeted_sample(10**6, 60_000, cost, 1e6, most=10_001.3) == 10_001
-
     assert product_rate(spark, 64, 2) > 1e8
 
 

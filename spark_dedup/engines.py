@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.evaluation.recall import Limits, shard_reach
-from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells, fine_cell_count, shard_count
+from spark_dedup.kernels.cells import ONE_CELL_ROWS, Cells, cell_shards, fine_cell_count
 from spark_dedup.shards import reach
 from spark_dedup.stages.candidates_cells import cells_self_join
 from spark_dedup.stages.candidates_exact import exact_candidates
@@ -102,7 +102,7 @@ def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
 
 
 def _cell_numbers(config: SearchConfig, heads: int) -> list[SearchConfig]:
-    shards, usual = shard_count(heads, config.shards), fine_cell_count(heads, config.cells)
+    shards, usual = cell_shards(heads, config.shards), fine_cell_count(heads, config.cells, config.shards)
     numbers = (usual,) if usual == 1 or isinstance(config.cells, int) else (usual // 2, usual, 2 * usual)
     return [replace(config, cells=number) for number in sorted({max(shards, number) for number in numbers})]
 

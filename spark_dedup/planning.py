@@ -43,7 +43,7 @@ from spark_dedup.evaluation.plan import (
 )
 from spark_dedup.evaluation.truth import hash_drawn, product_rate
 from spark_dedup.job import checkpoint_folder, model_fingerprint
-from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, fine_cell_count, shard_count, train_cells
+from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, fine_cell_count, train_cells
 from spark_dedup.kernels.encoder import shared_encoder
 from spark_dedup.kernels.features import decode, features, pair_scores
 from spark_dedup.kernels.models import pinned
@@ -432,7 +432,7 @@ def look(drawn: Sampled, searched: int, config: SearchConfig) -> Sample:
             vectors = vectors[: len(vectors) // 2]
     n, dimension = vectors.shape
     _, sizes = np.unique(vectors.view(f"V{4 * dimension}"), return_counts=True) if n else (None, np.ones(1, dtype=np.int64))
-    cells = max(shard_count(searched, config.shards), fine_cell_count(searched, config.cells))
+    cells = fine_cell_count(searched, config.cells, config.shards)
     visits, crowding = 1.0, 1.0
     cells_tried = min(cells, n // 8)
     if cells_tried > 1:

@@ -20,8 +20,8 @@ from spark_dedup.kernels.cells import (
     ITERATIONS,
     cell_count,
     fine_cell_count,
+    graph_shards,
     sample_size,
-    shard_count,
 )
 from spark_dedup.kernels.metrics import TAIL, binomial_interval
 
@@ -490,9 +490,9 @@ def stage_work(engine: str, n: float, d: int, row: float, sample: Sample, rates:
     if engine == "exact":
         shuffled, flops = exact_groups(n, rates.tasks) * n * row, pair_flops(n, d)
         return Work(0.0, flops / rates.product + rates.moved(exact_groups(n, rates.tasks) * n, row), flops, shuffled, 0.0)
-    shards = shard_count(int(n), search.shards)
     written, brought = 2 * rates.moved(n, row), size * rates.move_byte
     if engine == "hnsw":
+        shards = graph_shards(int(n), search.shards)
         cells = cell_count(shards)
         training = 2.0 * d * sample_size(cells) * cells * ITERATIONS if cells > 1 else 0.0
         asked = min(float(shards), sample.visits)
@@ -502,7 +502,7 @@ def stage_work(engine: str, n: float, d: int, row: float, sample: Sample, rates:
         distances = n * rates.distances * (asked * again + search.ef_construction / max(search.ef_search, search.neighbours + 1))
         index = training / (rates.product / rates.tasks) + build / min(rates.tasks, shards) + written
         return Work(index, ask * again / rates.tasks + brought + rates.moved(n, row), 2.0 * d * distances, n * row + size, size)
-    cells = max(shards, fine_cell_count(int(n), search.cells))
+    cells = fine_cell_count(int(n), search.cells, search.shards)
     visits = 1.0 if engine == "semdedup" or cells == 1 else sample.visits
     training = 2.0 * d * sample_size(cells, FINE_SAMPLE_PER_CELL) * cells * FINE_ITERATIONS if cells > 1 else 0.0
     probing = 2.0 * d * n * cells if cells > 1 else 0.0

@@ -15,13 +15,13 @@ from spark_dedup.kernels.vectors import cosines_at
 Ints = NDArray[np.int64]
 
 SHARD_ROWS = 25_000
-"""Distinct vectors per shard while there are few shards: enough work for a task, small enough to build in a minute."""
+"""Distinct vectors per shard: enough work for a task, small enough to build in a minute and to hold beside others."""
 
-FEW_SHARDS = 16
-"""Up to here more vectors make more shards; beyond, shards grow, because few large shards beat many small ones."""
+FEW_GRAPHS = 16
+"""Up to here more vectors make more graphs; beyond, graphs grow, because a query searches few large ones faster than many small ones."""
 
-MAX_SHARD_ROWS = 250_000
-"""Distinct vectors per shard at most: with 384 to 512 dimensions and its texts' features, a shard is then built in 1 to 2 GB."""
+MAX_GRAPH_ROWS = 250_000
+"""Distinct vectors per graph at most: with 384 to 512 dimensions and its texts' features, it is then built in 1 to 2 GB."""
 
 CELLS_PER_SHARD = 16
 MAX_CELLS = 4096
@@ -43,8 +43,8 @@ ONE_CELL_ROWS = 8192
 PROBE_ROWS = 1024
 
 
-def shard_count(heads: int, wanted: int | str = "auto") -> int:
-    """How many shards to build.
+def graph_shards(heads: int, wanted: int | str = "auto") -> int:
+    """How many shards to build where each is a graph.
 
     Decided by the number of vectors alone, never by cores, so that a table is the same on every cluster.
 
@@ -57,7 +57,20 @@ def shard_count(heads: int, wanted: int | str = "auto") -> int:
     """
     if isinstance(wanted, int):
         return wanted
-    return max(1, min(FEW_SHARDS, math.ceil(heads / SHARD_ROWS)), math.ceil(heads / MAX_SHARD_ROWS))
+    return max(1, min(FEW_GRAPHS, math.ceil(heads / SHARD_ROWS)), math.ceil(heads / MAX_GRAPH_ROWS))
+
+
+def cell_shards(heads: int, wanted: int | str = "auto") -> int:
+    """How many shards to build where each is some cells: they stay equally large, as a query visits cells, not shards.
+
+    Args:
+        heads: Distinct vectors, at least 0.
+        wanted: `search.shards`: a number, or `auto`.
+
+    Returns:
+        At least 1.
+    """
+    return wanted if isinstance(wanted, int) else max(1, math.ceil(heads / SHARD_ROWS))
 
 
 def cell_count(shards: int) -> int:
@@ -65,7 +78,7 @@ def cell_count(shards: int) -> int:
     return 1 if shards == 1 else max(shards, min(CELLS_PER_SHARD * shards, MAX_CELLS))
 
 
-def fine_cell_count(heads: int, wanted: int | str = "auto") -> int:
+def fine_cell_count(heads: int, wanted: int | str = "auto", shards: int | str = "auto") -> int:
     """Cells to train where products inside cells do the search: a power of two near the root of the number of vectors.
 
     With n vectors and c cells, finding the cells of all takes n c products and comparing inside them some n^2 / c.
@@ -73,13 +86,13 @@ def fine_cell_count(heads: int, wanted: int | str = "auto") -> int:
     Args:
         heads: Distinct vectors, at least 0.
         wanted: `search.cells`: a number, or `auto`.
+        shards: `search.shards`: a number, or `auto`.
 
     Returns:
-        At least 1.
+        At least one for each of `cell_shards`.
     """
-    if isinstance(wanted, int):
-        return wanted
-    return 1 if heads <= ONE_CELL_ROWS else int(2 ** round(math.log2(heads) / 2))
+    usual = 1 if heads <= ONE_CELL_ROWS else int(2 ** round(math.log2(heads) / 2))
+    return max(cell_shards(heads, shards), wanted if isinstance(wanted, int) else usual)
 
 
 def sample_size(cells: int, per_cell: int = SAMPLE_PER_CELL) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import spread
 from spark_dedup.kernels.cell_index import FILES, CellRows
-from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, ONE_CELL_ROWS, Cells, fine_cell_count, shard_count
+from spark_dedup.kernels.cells import FINE_ITERATIONS, FINE_SAMPLE_PER_CELL, ONE_CELL_ROWS, Cells, cell_shards, fine_cell_count
 from spark_dedup.kernels.vectors import cosines_at, from_binary
 from spark_dedup.schema import CENTROID_SIMILARITY, INDEX, REP_ID, VECTORS, pa_schema
 from spark_dedup.shards import PROBED, probed, probed_rows, reach, sampled_cells, shard_rows
@@ -33,8 +33,7 @@ def fine_cells(vectors: DataFrame, heads: int, config: SearchConfig) -> DataFram
     Returns:
         INDEX_CELLS.
     """
-    shards = shard_count(heads, config.shards)
-    cells = max(shards, fine_cell_count(heads, config.cells))
+    shards, cells = cell_shards(heads, config.shards), fine_cell_count(heads, config.cells, config.shards)
     per_cell = FINE_SAMPLE_PER_CELL if cells > 1 else ONE_CELL_ROWS
     return sampled_cells(vectors, heads, shards, cells, per_cell=per_cell, iterations=FINE_ITERATIONS)
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.grouped import group_runs, spread
-from spark_dedup.kernels.cells import Cells, cell_count, shard_count
+from spark_dedup.kernels.cells import Cells, cell_count, graph_shards
 from spark_dedup.kernels.hnsw import FILES, ShardBuilder
 from spark_dedup.schema import INDEX, REP_ID, VECTORS, pa_schema
 from spark_dedup.shards import sampled_cells, shard_rows
@@ -30,7 +30,7 @@ def coarse_cells(vectors: DataFrame, heads: int, config: SearchConfig) -> DataFr
     Returns:
         INDEX_CELLS: one row where there is one shard, none where there is no vector.
     """
-    shards = shard_count(heads, config.shards)
+    shards = graph_shards(heads, config.shards)
     return sampled_cells(vectors, heads, shards, cell_count(shards))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 import yaml
-from planted import families
 
 from spark_dedup.cli import main
 
@@ -49,24 +49,18 @@ def test_config_show_prints_effective_settings_and_a_fingerprint(capsys, tmp_pat
 
 
 @pytest.mark.slow
-def test_run_then_run_again_then_report(spark, tmp_path, capsys):
-    rows, _ = families(6)
-    spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))
+def test_a_finished_run_is_told_measured_swept_and_reported(spark, planted, tmp_path, capsys):
+    shutil.copytree(planted["store"], tmp_path / "store")
     settings = {
-        "source": {"table": str(tmp_path / "source"), "format": "delta", "id": "id", "text": "text"},
+        "source": {"table": planted["source"], "format": "delta", "id": "id", "text": "text"},
         "embed": {"encoder": "planted:encoder"},
-        "search": {"engine": "hnsw"},
+        "search": {"engine": "hnsw", "neighbours": 1},
         "store": str(tmp_path / "store"),
     }
     path = tmp_path / "my.yaml"
     path.write_text(yaml.safe_dump(settings))
-    assert main(["run", "--config", str(path)]) == 0
-    out, err = capsys.readouterr()
-    assert "pair recall >= 0.90: 1, all 24 texts" in out
-    assert "clusters" in err  # progress, plain because this is no terminal
     assert main(["run", "--config", str(path), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["did_work"] is False
+    assert json.loads(capsys.readouterr().out)["did_work"] is False
     assert main(["run", "--config", str(path), "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -74,32 +68,34 @@ def test_run_then_run_again_then_report(spark, tmp_path, capsys):
     assert main(["run", "--config", str(path), "--set", "merge.rule=cosine > 0.9"]) == 1
     assert "merge.rule is " in capsys.readouterr().err
     assert main(["recall", "--config", str(path), "--quiet"]) == 0
-    assert "24 texts compared with all 24" in " ".join(capsys.readouterr().out.split())
+    assert "240 texts compared with all 240" in " ".join(capsys.readouterr().out.split())
     assert main(["recall", "--config", str(path), "--sweep", "search.ef_search=16,32", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["search.ef_search=16", "search.ef_search=32"]
     assert sum("<- knee" in line for line in lines) == 1
-    assert all("pair recall >= 0.90: 1, all 24 texts" in line for line in lines[1:3])
+    assert all("pair recall >= 0.90: 1, all 240 texts" in line for line in lines[1:3])
     assert main(["recall", "--config", str(path), "--sweep", "ef_search=a lot"]) == 2
     assert "--sweep takes numbers" in capsys.readouterr().err
     html = tmp_path / "page.html"
     assert main(["report", "--store", str(tmp_path / "store"), "--html", str(html), "--pairs", "2"]) == 0
     out, _ = capsys.readouterr()
-    # six families: one kept pair each, of original and the text with words added
-    assert "6 clusters" in out
-    assert "pair recall >= 0.90: 1, all 24 texts" in out
+    # sixty families: one kept pair each, of original and the text with words added
+    assert "60 clusters" in out
+    assert "pair recall >= 0.90: 1, all 240 texts" in out
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert main(["report", "--store", str(tmp_path / "elsewhere" / "x")]) == 1
     assert "holds no run" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_relative_paths_are_taken_from_the_working_folder(spark, tmp_path, monkeypatch, capsys):
+def test_a_run_shows_its_progress_and_takes_relative_paths_from_the_working_folder(spark, tmp_path, monkeypatch, capsys):
     rows = [("1", "Pears cost two coins"), ("2", "Pears  cost two coins"), ("3", "Figs cost one coin")]
     spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))
     monkeypatch.chdir(tmp_path)
-    assert main(["run", *BASE, "--set", "source.table=./source", "--set", "store=out/tables", "--quiet"]) == 0
-    capsys.readouterr()
+    assert main(["run", *BASE, "--set", "source.table=./source", "--set", "store=out/tables"]) == 0
+    out, err = capsys.readouterr()
+    assert "no such pair, all 2 texts" in " ".join(out.split())
+    assert "clusters" in err  # progress, plain because this is no terminal
     assert (tmp_path / "out" / "tables" / "clusters" / "_delta_log").is_dir()
 
 

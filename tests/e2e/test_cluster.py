@@ -14,23 +14,18 @@ from pathlib import Path
 import pyspark
 import pytest
 import yaml
+from jobs import content
 from planted import families
 
 from spark_dedup import load_config, run, schema
 from spark_dedup.jars import installed, jar_folder, spark_line
 from spark_dedup.session import BRIEF
-from spark_dedup.store import TableStore
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 pytestmark = pytest.mark.timeout(1200)  # processes and their Sparks start and stop
 
 COMPARED = (schema.CLUSTERS, schema.CANDIDATE_PAIRS, schema.MEMBERS, schema.SET_ASIDE)
-
-
-def content(spark, store, which):
-    """A table's rows without the run id, sorted."""
-    return sorted(json.dumps(r.asDict(), sort_keys=True) for r in TableStore(spark, str(store)).read(which).drop("run_id").collect())
 
 
 def environment(**extra):
@@ -83,6 +78,7 @@ def settings_file(local, name, sample=None, **search):
     return path, store
 
 
+@pytest.mark.slow  # on the other line the job on a cluster is a process of its own as well
 def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300

@@ -1,30 +1,25 @@
-"""`spark-dedup plan` and the run that follows it."""
+"""`spark-dedup plan` beside what the run takes and finds."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
-from planted import families
 
 from spark_dedup.cli import main
-from spark_dedup.config_file import load_config
 from spark_dedup.evaluation.plan import OPENING, PLANNED, STAGES
-from spark_dedup.pipeline import run
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_the_run_then_does_and_writes_nothing(spark, tmp_path, capsys):
-    rows, _ = families(60)
-    spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(tmp_path / "source"))
-    given = [f"source.table={tmp_path}/source", "source.format=delta", "source.id=id", "source.text=text", f"store={tmp_path}/store",
+def test_a_plan_tells_what_a_run_does_and_writes_nothing(spark, planted, tmp_path, capsys):
+    given = [f"source.table={planted['source']}", "source.format=delta", "source.id=id", "source.text=text", f"store={tmp_path}/store",
              "embed.encoder=planted:encoder"]  # fmt: skip
     told = [part for setting in given for part in ("--set", setting)]
     assert main(["plan", *told, "--json", "--price-per-hour", "36"]) == 0
     out, err = capsys.readouterr()
     plan = json.loads(out)
-    assert not (tmp_path / "store").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    assert not list(tmp_path.iterdir())
     # 60 families of original, copy, added, refilled and a lone record: 300 rows, 240 texts
     assert (plan["corpus"]["rows"], plan["corpus"]["texts"], plan["corpus"]["copy_groups"]) == (300, 240, 60)
     assert (plan["pairs_all"], plan["pairs_left"]) == (300 * 299 // 2, 240 * 239 // 2)
@@ -33,12 +28,13 @@ def test_a_plan_tells_what_the_run_then_does_and_writes_nothing(spark, tmp_path,
     for cost in plan["costs"]:
         assert set(cost["seconds"]) == {OPENING, *STAGES}
         assert cost["money"] == 36 * cost["total_seconds"] / 3600
-    manifest = run(load_config(None, given), spark)
-    found = manifest.stage("candidates").counts["pairs"]
+    ran = planted["manifest"].stage("candidates").counts
+    found = ran["pairs"]
     pairs = plan["sample"]["pairs"]
     assert found > 0
     assert pairs["low"] <= found <= pairs["high"]
-    # stored vectors are used again, and the sample is the table: the same pairs, nothing to encode
+    # stored vectors are used, and the sample is the table: the same pairs, nothing to encode
+    shutil.copytree(planted["store"], tmp_path / "store")
     assert main(["plan", *told, "--quiet"]) == 0
     page = capsys.readouterr().out
     assert f"{found:,} (all texts compared)" in page
@@ -48,7 +44,7 @@ def test_a_plan_tells_what_the_run_then_does_and_writes_nothing(spark, tmp_path,
     advice = json.loads(capsys.readouterr().out)
     seen = {g["name"]: g["pairs"]["seen"] for g in advice["groups"]}
     assert seen["both"] + seen["meaning"] == found
-    assert sum(g["edges"]["seen"] for g in advice["groups"] if g["name"] != "words") == manifest.stage("candidates").counts["edges"]
+    assert sum(g["edges"]["seen"] for g in advice["groups"] if g["name"] != "words") == ran["edges"]
     assert all(len(g["examples"]) == min(3, g["pairs"]["seen"]) for g in advice["groups"])
     assert main(["plan", *told, "--price-per-hour", "nan"]) == 2
     assert "--price-per-hour must be a number >= 0" in capsys.readouterr().err

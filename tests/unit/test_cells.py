@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_dedup.kernels.cells import Cells, cell_count, fine_cell_count, group_cells, sample_size, shard_count, train_cells
+from spark_dedup.kernels.cells import Cells, cell_count, cell_shards, fine_cell_count, graph_shards, group_cells, sample_size, train_cells
 from spark_dedup.kernels.vectors import cosines
 
 
@@ -19,14 +19,25 @@ def blobs(seed: int, n: int, d: int = 24, centres: int = 12) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("heads", "shards"), [(0, 1), (1, 1), (25_000, 1), (25_001, 2), (200_000, 8), (400_000, 16), (4_000_000, 16), (4_000_001, 17)]
+    ("heads", "graphs", "shards"),
+    [
+        (0, 1, 1),
+        (1, 1, 1),
+        (25_000, 1, 1),
+        (25_001, 2, 2),
+        (200_000, 8, 8),
+        (400_000, 16, 16),
+        (800_000, 16, 32),
+        (4_000_000, 16, 160),
+        (4_000_001, 17, 161),
+    ],
 )
-def test_shards_follow_the_number_of_vectors(heads: int, shards: int) -> None:
-    assert shard_count(heads) == shards
+def test_shards_follow_the_number_of_vectors(heads: int, graphs: int, shards: int) -> None:
+    assert (graph_shards(heads), cell_shards(heads)) == (graphs, shards)
 
 
 def test_a_set_number_of_shards_is_taken_as_it_is() -> None:
-    assert shard_count(10, 7) == 7
+    assert (graph_shards(10, 7), cell_shards(10, 7)) == (7, 7)
 
 
 def test_one_shard_needs_no_more_than_one_cell() -> None:
@@ -80,7 +91,8 @@ def test_a_vector_visits_the_shards_within_the_margin_of_its_best_cell() -> None
 )
 def test_fine_cells_are_a_power_of_two_near_the_root(heads: int, cells: int) -> None:
     assert fine_cell_count(heads) == cells
-    assert fine_cell_count(heads, 33) == 33
+    assert fine_cell_count(heads, 33, 1) == 33
+    assert fine_cell_count(heads, 33, 50) == 50
 
 
 def test_probes_are_the_home_and_the_cells_within_the_margin_in_order() -> None:

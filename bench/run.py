@@ -22,6 +22,7 @@ NAMES = (
     "overhead",
     "embed",
     "hnsw",
+    "exact",
     "selfjoin",
     "growth",
     "recall_cost",

@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_dedup.config import DedupConfig, as_dict, fingerprint
+from spark_dedup.config import DedupConfig
 from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError, SparkDedupError
+from spark_dedup.settings import as_dict, fingerprint
 
 if TYPE_CHECKING:
     from spark_dedup.progress import Progress

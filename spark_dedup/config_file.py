@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_dedup.config import SECTIONS, DedupConfig, Section
+from spark_dedup.config import SECTIONS, DedupConfig
 from spark_dedup.errors import ConfigError
+from spark_dedup.settings import Section
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DedupConfig:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from spark_dedup import errors, schema
 from spark_dedup.checkpoints import check_checkpoint_dir
-from spark_dedup.config import DedupConfig, absolute, as_dict, fingerprint, flatten
+from spark_dedup.config import DedupConfig, absolute
 from spark_dedup.errors import ConfigError, EnvironmentProblem, SparkDedupError, StoreError, first_line
 from spark_dedup.kernels.encoder import encoder_identity
 from spark_dedup.kernels.features import FEATURES_VERSION
@@ -26,6 +26,7 @@ from spark_dedup.postgres import connect, log_in, server
 from spark_dedup.progress import Progress
 from spark_dedup.schema import Table
 from spark_dedup.session import Capabilities, components_engine, probe, require_delta
+from spark_dedup.settings import as_dict, fingerprint, flatten
 from spark_dedup.source import Source, open_source
 from spark_dedup.store import TableStore, stage_of
 

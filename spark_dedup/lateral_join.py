@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_dedup.config import SearchConfig, fingerprint
+from spark_dedup.config import SearchConfig
 from spark_dedup.errors import ConfigError, EnvironmentProblem
 from spark_dedup.kernels.pgcopy import HEADER, PAIR, TRAILER, pair_rows
 from spark_dedup.postgres import MOST_DIMENSIONS, Login, Server, connect, postgres_errors
+from spark_dedup.settings import fingerprint
 
 if TYPE_CHECKING:
     from psycopg.sql import Composable, Composed

@@ -6,7 +6,8 @@ import dataclasses
 import typing
 from typing import Any
 
-from spark_dedup.config import SECTIONS, DedupConfig, as_dict, fingerprint, flatten, range_text, settings_of
+from spark_dedup.config import SECTIONS, DedupConfig
+from spark_dedup.settings import as_dict, fingerprint, flatten, range_text, settings_of
 
 
 def allowed_text(field: dataclasses.Field[Any], hint: Any) -> str:

@@ -12,12 +12,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
-from spark_dedup.config import fingerprint
 from spark_dedup.kernels.features import NUMBERS, FeatureBlock, PairScores, decode, pair_scores
 from spark_dedup.kernels.hnsw import Ints
 from spark_dedup.kernels.products import BLOCK_COLUMNS, BLOCK_ROWS, near_between, proposed_between
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import REP_ID, TRUTH, VECTORS, pa_schema
+from spark_dedup.settings import fingerprint
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable
 from string import Template
 
-from spark_dedup.config import flatten
 from spark_dedup.kernels.metrics import digits, interval
 from spark_dedup.progress import quantity
 from spark_dedup.report.pairs import Span, mark_differences, refusal_reason, visible
@@ -29,6 +28,7 @@ from spark_dedup.report.story import (
 )
 from spark_dedup.report.style import CSS
 from spark_dedup.report.summary import PairView, RecallView, SizeBand, Summary
+from spark_dedup.settings import flatten
 
 TEXT_LENGTH = 900
 """Characters of each text of a pair."""

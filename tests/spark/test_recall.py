@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_dedup.config import SearchConfig
+from spark_dedup.engines import ENGINES, SelfJoin
 from spark_dedup.errors import StoreError
 from spark_dedup.evaluation import truth as truth_module
 from spark_dedup.evaluation.recall import Limits, RecallRow, recall_rows, shard_reach
@@ -28,6 +34,8 @@ from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
 pytestmark = pytest.mark.slow
+
+CASES = Path(__file__).parents[1] / "data" / "cases"
 
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
@@ -224,6 +232,52 @@ def test_all_found_none_found_and_none_there(spark, few):
     assert sorted({row.floor for row in none.values()}) == [0.92, 0.95]
     assert {row[5:8] for row in none.values()} == {(None, None, None)}
     assert {(row.n, row.pairs, row.unseen) for row in none.values()} == {(2, 0, 1 - 0.05**0.5)}
+
+
+def test_recall_counts_unordered_pairs_once_and_never_exceeds_1(spark, few):
+    def rows(name):
+        found = [json.loads(line) for line in (CASES / name).read_text(encoding="utf-8").splitlines()]
+        return [tuple("abcde".index(row[end]) + 1 for end in ("id_a", "id_b")) for row in found]
+
+    true = {tuple(sorted(pair)) for pair in rows("o28_truth_pairs.jsonl")}
+    assert true == {(1, 2), (2, 3), (4, 5)}
+    lists = {i: [(a + b - i, 0.9, True) for a, b in sorted(true) if i in (a, b)] for i in range(1, 6)}
+    found = rows("o28_found_pairs.jsonl")
+    assert sorted(found) == [(1, 1), (1, 2), (2, 1), (4, 5), (4, 5)]
+    got = measure(spark, truth_frame(spark, lists), pairs_frame(spark, found), {i: i for i in range(1, 6)}, few)
+    # a-b and d-e were found, b-c was not: two pairs of three, each counted from both of its ends
+    assert (got["pair_recall", 0.85].value, got["pair_recall", 0.85].pairs) == (2 / 3, 6)
+    assert got["query_recall_mean", 0.85].value == pytest.approx((1 + 1 / 2 + 0 + 1 + 1) / 5)
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "values"),
+    [("hnsw", "ef_search", (4, 16, 256)), ("hnsw", "margin", (0.0, 0.1, 2.0)), ("cells", "margin", (0.0, 0.1, 2.0))],
+)
+def test_searching_wider_never_lowers_the_recall_of_the_same_truth(spark, engine, setting, values):
+    # A graph of few links, built in haste, of blurred families that shards and cells cut: every narrow search loses something.
+    rng = np.random.default_rng(11)
+    x = unit(rng.normal(size=(60, 24))[rng.integers(0, 60, 1500)] + 0.3 * rng.normal(size=(1500, 24)))
+    blob = features(pa.array(TEXTS[:1])).to_pylist()[0]
+    vectors = spark.createDataFrame([(i, i, v, blob) for i, v in enumerate(to_binary(x).to_pylist())], VECTORS.ddl()).localCheckpoint()
+    truth = true_pairs(vectors, vectors, 0.9, "f").localCheckpoint()
+    shards = 1 if setting == "ef_search" else 4
+    usual = SearchConfig(engine=engine, neighbours=4, links=2, ef_construction=8, shards=shards, cells=16, floor=0.9)
+    train, build = ENGINES[engine].indexed
+    cells = Cells.from_rows(train(vectors, len(x), usual).collect())
+
+    def recall(value):
+        config = replace(usual, **{setting: value})
+        index = spark.createDataFrame(build(vectors, cells, config).collect(), INDEX.ddl())
+        pairs = ENGINES[engine].join(SelfJoin(vectors, index, cells, config, len(x), 2, None))
+        return measure(spark, truth, pairs, {i: i for i in range(len(x))}, vectors, floor=0.9, texts=100 * len(x))["pair_recall", 0.9]
+
+    rows = [recall(value) for value in values]
+    assert rows[0].value < rows[-1].value
+    for narrow, wide in itertools.pairwise(rows):
+        assert wide.value >= narrow.low
+    if setting == "margin" and engine == "cells":
+        assert rows[-1].value == 1.0
 
 
 def test_what_can_not_be_known_has_no_value_and_a_mixed_truth_is_refused(spark, few):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_dedup.config import PRESETS, as_dict, fingerprint, flatten
+from spark_dedup.config import PRESETS
 from spark_dedup.config_file import load_config
 from spark_dedup.errors import ConfigError
+from spark_dedup.settings import as_dict, fingerprint, flatten
 
 BASE = ["source.table=main.kb.chunks", "source.id=id", "source.text=text", "store=main.kb_dedup"]
 
@@ -56,6 +57,8 @@ def test_defaults_are_the_documented_ones():
             r"search\.placement must be one of auto, broadcast, partitioned, got 'brodcast'; did you mean 'broadcast'\?",
         ),
         ("search.max_copies=0", r"search\.max_copies must be a whole number"),
+        ("recall.sample=0", r"recall\.sample must be a whole number .*, got 0"),
+        ("recall.sample=-1", r"recall\.sample must be a whole number .*, got -1"),
         ("recall.target=1.01", r"recall\.target must be a number in \(0, 1\], got 1\.01"),
         ("search.engine=faiss", r"search\.engine must be one of auto, hnsw, cells, semdedup, exact, pgvector, got 'faiss'"),
         ("search.treshold=0.9", r"search\.treshold is not a setting; there are .*floor"),

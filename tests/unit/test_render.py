@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from spark_dedup.config import as_dict, flatten
 from spark_dedup.config_file import load_config
 from spark_dedup.engines import ENGINES
 from spark_dedup.limits import LIMITS
@@ -19,6 +18,7 @@ from spark_dedup.report.render import render_html, render_run, render_text
 from spark_dedup.report.story import headline, limits, percent, steps, tiles
 from spark_dedup.report.summary import CopyGroup, CosineBand, EngineView, PairView, RecallView, SizeBand, Summary, TableView
 from spark_dedup.report.terminal import Paint, cells, wrap, wrap_spans
+from spark_dedup.settings import as_dict, flatten
 from spark_dedup.stages.candidates_lsh import EVENTS
 
 CONFIG = load_config(

@@ -1,0 +1,100 @@
+"""The engine of exact products against the machine's own rate of float32 matrix products.
+
+From the stored table of vectors to the stored table of pairs, with Spark running and every core at work; the limit is NumPy's product of
+two large matrices on the same cores, before and after. Each pair of vectors counts once, and no two vectors are equal. The pairs must be
+those, bit for bit, that the kernel finds in one process.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from growth import REAL_ROWS, store
+from hnsw import SEED, passages, synthetic
+from selfjoin import exact_pairs
+
+from spark_dedup.config import SearchConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REACH = 0.8
+ROWS = int(os.environ.get("SPARK_DEDUP_BENCH_ROWS", "100000"))
+SIDE = 4096
+"""Rows of the matrices whose product is the limit: 64 MB each way, too much for any cache, and as long as the machine likes them."""
+
+PRODUCTS = 12
+
+
+def run(spark: SparkSession) -> dict[str, Any]:
+    """One run of the engine, after a small one that warms the workers."""
+    from spark_dedup.stages.candidates_exact import exact_candidates
+
+    vectors, texts, source = passages(max(ROWS, REAL_ROWS)) or synthetic(ROWS)
+    first = np.sort(np.unique(vectors.view(f"V{4 * vectors.shape[1]}").ravel(), return_index=True)[1])
+    first = np.sort(np.random.default_rng(SEED).permutation(first)[:ROWS])
+    vectors, texts = np.ascontiguousarray(vectors[first]), [texts[i] for i in first]
+    rows, dimension = vectors.shape
+    config = SearchConfig(engine="exact")
+    partitions = 4 * spark.sparkContext.defaultParallelism
+    cores = spark.sparkContext.defaultParallelism
+
+    def engine(folder: str, name: str, size: int) -> float:
+        store(f"{folder}/{name}", vectors, texts, size)
+        stored = spark.read.parquet(f"{folder}/{name}")
+        began = time.perf_counter()
+        exact_candidates(stored, size, config, partitions=partitions).write.parquet(f"{folder}/{name}-pairs")
+        return time.perf_counter() - began
+
+    with tempfile.TemporaryDirectory(prefix="bench-exact-") as folder:
+        engine(folder, "warm", 4096)
+        before = gemm_rate(cores)
+        seconds = engine(folder, "run", rows)
+        after = gemm_rate(cores)
+        pairs = spark.read.parquet(f"{folder}/run-pairs").select("left_id", "right_id", "cosine").toPandas()
+    began = time.perf_counter()
+    keys, cosines = exact_pairs(vectors, config.floor, cores)
+    kernel = flops(rows, dimension) / (time.perf_counter() - began)
+    own = (pairs["left_id"] * rows + pairs["right_id"]).to_numpy()
+    order, wanted = np.argsort(own), np.argsort(keys)
+    right = np.array_equal(own[order], keys[wanted]) and np.array_equal(pairs["cosine"].to_numpy()[order], cosines[wanted])
+    limit, rate = max(before, after), flops(rows, dimension) / seconds
+    return {
+        "name": "exact",
+        "ratio": round(rate / limit, 3),
+        "reach": f">= {REACH:.0%} of the machine's own rate",
+        "met": rate / limit >= REACH and right,
+        "answers_equal": right,
+        "rows": rows,
+        "source": source,
+        "seconds": round(seconds, 2),
+        "gflops": round(rate / 1e9, 1),
+        "gemm_gflops": [round(x / 1e9, 1) for x in (before, after)],
+        "kernel_gflops": round(kernel / 1e9, 1),
+        "pairs": len(own),
+    }
+
+
+def flops(rows: int, dimension: int) -> float:
+    """Operations of the products of all pairs of different rows, each pair once."""
+    return float(rows) * (rows - 1) / 2 * 2 * dimension
+
+
+def gemm_rate(cores: int) -> float:
+    """Operations a second of the fastest of some float32 products of two square matrices, on this many threads."""
+    from threadpoolctl import threadpool_limits
+
+    rng = np.random.default_rng(SEED)
+    a, b = (rng.random((SIDE, SIDE), dtype=np.float32) for _ in range(2))
+    out = np.empty((SIDE, SIDE), dtype=np.float32)
+    best = np.inf
+    with threadpool_limits(cores):
+        for _ in range(PRODUCTS):
+            began = time.perf_counter()
+            np.matmul(a, b, out=out)
+            best = min(best, time.perf_counter() - began)
+    return 2.0 * SIDE**3 / best

@@ -102,7 +102,7 @@ def _cell_limits(config: SearchConfig, cells: Cells) -> Limits:
 
 
 def _cell_numbers(config: SearchConfig, heads: int) -> list[SearchConfig]:
-    shards, usual = cell_shards(heads, config.shards), fine_cell_count(heads, config.cells, config.shards)
+    shards, usual = cell_shards(heads, config.shards), fine_cell_count(heads, config.cells, shards=1)
     numbers = (usual,) if usual == 1 or isinstance(config.cells, int) else (usual // 2, usual, 2 * usual)
     return [replace(config, cells=number) for number in sorted({max(shards, number) for number in numbers})]
 

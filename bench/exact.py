@@ -1,8 +1,8 @@
 """The engine of exact products against the machine's own rate of float32 matrix products.
 
 From the stored table of vectors to the stored table of pairs, with Spark running and every core at work; the limit is NumPy's product of
-two large matrices on the same cores, before and after. Each pair of vectors counts once, and no two vectors are equal. The pairs must be
-those, bit for bit, that the kernel finds in one process.
+many vectors of that dimension with as many others, on the same cores, before and after. Each pair of vectors counts once, and no two
+vectors are equal. The pairs must be those, bit for bit, that the kernel finds in one process.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REACH = 0.8
-ROWS = int(os.environ.get("SPARK_DEDUP_BENCH_ROWS", "100000"))
-SIDE = 4096
-"""Rows of the matrices whose product is the limit: 64 MB each way, too much for any cache, and as long as the machine likes them."""
+ROWS = int(os.environ.get("SPARK_DEDUP_BENCH_ROWS", "200000"))
+SIDE = 8192
+"""Vectors on either side of a product that is the limit: it takes 256 MB, too much for any cache."""
 
 PRODUCTS = 12
 
@@ -52,9 +52,9 @@ def run(spark: SparkSession) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="bench-exact-") as folder:
         engine(folder, "warm", 4096)
-        before = gemm_rate(cores)
+        before = gemm_rate(dimension, cores)
         seconds = engine(folder, "run", rows)
-        after = gemm_rate(cores)
+        after = gemm_rate(dimension, cores)
         pairs = spark.read.parquet(f"{folder}/run-pairs").select("left_id", "right_id", "cosine").toPandas()
     began = time.perf_counter()
     keys, cosines = exact_pairs(vectors, config.floor, cores)
@@ -84,17 +84,17 @@ def flops(rows: int, dimension: int) -> float:
     return float(rows) * (rows - 1) / 2 * 2 * dimension
 
 
-def gemm_rate(cores: int) -> float:
-    """Operations a second of the fastest of some float32 products of two square matrices, on this many threads."""
+def gemm_rate(dimension: int, cores: int) -> float:
+    """Operations a second of the fastest of some float32 products of vectors with vectors, on this many threads."""
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(SEED)
-    a, b = (rng.random((SIDE, SIDE), dtype=np.float32) for _ in range(2))
+    a, b = (rng.random((SIDE, dimension), dtype=np.float32) for _ in range(2))
     out = np.empty((SIDE, SIDE), dtype=np.float32)
     best = np.inf
     with threadpool_limits(cores):
         for _ in range(PRODUCTS):
             began = time.perf_counter()
-            np.matmul(a, b, out=out)
+            np.matmul(a, b.T, out=out)
             best = min(best, time.perf_counter() - began)
-    return 2.0 * SIDE**3 / best
+    return 2.0 * SIDE**2 * dimension / best

@@ -197,7 +197,8 @@ def query_lists(
         int64 (k,) each: `true_i` and `found_i` for threshold i; `rule_true`, `rule_found`, `rule_joined`; each of CAUSES; `by_keys` and
         `beside_keys`, those that share a blocking key and those that do not.
     """
-    stored = candidates.select(LEFT_ID, RIGHT_ID, F.exists("methods", lambda method: method.startswith(BLOCK)).alias("by_keys"))
+    keyed = F.exists("methods", lambda method: method.startswith(BLOCK)).alias("by_keys")
+    stored = candidates.select(F.least(LEFT_ID, RIGHT_ID).alias(LEFT_ID), F.greatest(LEFT_ID, RIGHT_ID).alias(RIGHT_ID), keyed)
     by_vectors = F.exists("methods", lambda method: ~method.isin(LSH, CONTAINMENT) & ~method.startswith(BLOCK))
     listed = candidates.where(by_vectors).select(LEFT_ID, RIGHT_ID)
     facts = text_facts(truth, listed, components, searched, limits)
@@ -231,7 +232,8 @@ def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) 
 
     Args:
         truth: TRUTH.
-        stored: Pairs that the search returned, each once, and whether a blocking key brought them together, `by_keys`.
+        stored: Pairs that the search returned, left_id < right_id, and whether a blocking key brought them together, `by_keys`. A pair
+            that stands there twice counts once.
         rule: `merge.rule`.
         floor: Least cosine.
     """
@@ -242,8 +244,8 @@ def truth_entries(truth: DataFrame, stored: DataFrame, rule: str, floor: float) 
     )
     ruled = ordered.select("query_id", "other_id", LEFT_ID, RIGHT_ID, "cosine", holds(rule).alias("rule"))
     joined = ruled.join(stored.withColumn("found", F.lit(True)), [LEFT_ID, RIGHT_ID], how="left")
-    known = [F.coalesce(name, F.lit(False)).alias(name) for name in ("found", "by_keys")]
-    return joined.select("query_id", "other_id", "cosine", "rule", *known)
+    known = [F.coalesce(F.bool_or(name), F.lit(False)).alias(name) for name in ("found", "by_keys")]
+    return joined.groupBy("query_id", "other_id", "cosine", "rule").agg(*known)
 
 
 def text_facts(truth: DataFrame, stored: DataFrame, components: DataFrame, searched: DataFrame, limits: Limits) -> DataFrame:

@@ -14,16 +14,16 @@ from pathlib import Path
 import pyspark
 import pytest
 import yaml
-from jobs import content
+from jobs import clusters_of, content, partition_of, save
 from planted import families
 
-from spark_dedup import load_config, run, schema
+from spark_dedup import schema
 from spark_dedup.jars import installed, jar_folder, spark_line
 from spark_dedup.session import BRIEF
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-pytestmark = pytest.mark.timeout(1200)  # processes and their Sparks start and stop
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # processes and their Sparks start and stop
 
 COMPARED = (schema.CLUSTERS, schema.CANDIDATE_PAIRS, schema.MEMBERS, schema.SET_ASIDE)
 
@@ -45,21 +45,16 @@ def environment(**extra):
 
 
 @pytest.fixture(scope="module")
-def local(spark, tmp_path_factory):
-    """A source, and the tables that a run in this process makes of it."""
+def source(spark, tmp_path_factory):
+    """A source, its folder, the clusters that there are, and settings."""
     folder = tmp_path_factory.mktemp("cluster")
-    rows, _ = families(500)  # 2,000 keys: enough tasks for every core of two workers
-    spark.createDataFrame(rows, "id string, text string").write.format("delta").save(str(folder / "source"))
+    rows, truth = families(500)  # 2,000 keys: enough tasks for every core of two workers
     settings = {
-        "source": {"table": str(folder / "source"), "format": "delta", "id": "id", "text": "text"},
+        "source": {"table": save(spark, rows, folder / "source"), "format": "delta", "id": "id", "text": "text"},
         "embed": {"encoder": "planted:encoder"},
         "search": {"shards": 2, "engine": "hnsw"},
-        "recall": {"sample": None},
-        "store": str(folder / "store"),
     }
-    (folder / "local.yaml").write_text(yaml.safe_dump(settings))
-    run(load_config(folder / "local.yaml"), spark)
-    return {"folder": folder, "settings": settings, "tables": {t.name: content(spark, folder / "store", t) for t in COMPARED}}
+    return {"folder": folder, "settings": settings, "truth": {frozenset(t) for t in truth}}
 
 
 def jars():
@@ -69,35 +64,46 @@ def jars():
     return ",".join(str(p) for p in there.paths)
 
 
-def settings_file(local, name, sample=None, **search):
-    """Settings like the local run's, into another store."""
-    store = local["folder"] / name
-    settings = {**local["settings"], "store": str(store), "search": {**local["settings"]["search"], **search}, "recall": {"sample": sample}}
-    path = local["folder"] / f"{name}.yaml"
+def settings_file(source, name, sample=None, **search):
+    """Settings into a store of their own."""
+    store = source["folder"] / name
+    settings = {
+        **source["settings"],
+        "store": str(store),
+        "search": {**source["settings"]["search"], **search},
+        "recall": {"sample": sample},
+    }
+    path = source["folder"] / f"{name}.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path, store
 
 
-@pytest.mark.slow  # on the other line the job on a cluster is a process of its own as well
-def test_spark_submit_with_the_wheel_gives_the_same_tables(spark, local, tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=300
-    )
-    (wheel,) = tmp_path.glob("spark_dedup-*.whl")
-    wheel = wheel.rename(tmp_path / "spark_dedup.zip")  # Spark puts zip files on the path of the executors, wheels not
-    path, store = settings_file(local, "submitted")
+@pytest.fixture(scope="module")
+def submitted(spark, source):
+    """What spark-submit on this machine printed, with the package as a zip file, and the tables that it made."""
+    folder = source["folder"]
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, timeout=300)
+    (wheel,) = folder.glob("spark_dedup-*.whl")
+    wheel = wheel.rename(folder / "spark_dedup.zip")  # Spark puts zip files on the path of the executors, wheels not
+    path, store = settings_file(source, "submitted")
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--jars", jars(), "--py-files", str(wheel)]
     for conf in ("ui.enabled=false", "sql.shuffle.partitions=4", "driver.host=127.0.0.1", "databricks.delta.snapshotPartitions=2"):
         command += ["--conf", f"spark.{conf}"]
-    command += [str(ROOT / "scripts" / "submit.py"), "run", "--config", str(path), "--json"]
-    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    command += [str(ROOT / "scripts" / "submit.py"), "run", "--config", str(path)]
+    done = subprocess.run([*command, "--json"], env=environment(), cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    manifest = json.loads(done.stdout[done.stdout.index("{\n") :])  # spark-submit puts stderr and stdout of Python into one
+    tables = {t.name: content(spark, store, t) for t in COMPARED}
+    return {"command": command, "printed": done.stdout, "store": store, "tables": tables}
+
+
+def test_spark_submit_with_the_wheel_finds_the_clusters_that_there_are(spark, source, submitted):
+    printed = submitted["printed"]
+    manifest = json.loads(printed[printed.index("{\n") :])  # spark-submit puts stderr and stdout of Python into one
     assert manifest["did_work"]
-    assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
-    refused = subprocess.run(
-        [*command, "--set", "search.floor=7"], env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    assert partition_of(clusters_of(spark, submitted["store"])) == source["truth"]
+    wrong = [*submitted["command"], "--set", "search.floor=7"]
+    refused = subprocess.run(wrong, env=environment(), cwd=source["folder"], capture_output=True, text=True, timeout=300)
     assert refused.returncode != 0
     assert "search.floor must be a number in (0, 1], got 7" in refused.stdout + refused.stderr
 
@@ -147,15 +153,15 @@ def wait_for(log, pattern, seconds=60):
 
 
 @pytest.mark.parametrize("placement", ["broadcast", pytest.param("partitioned", marks=pytest.mark.long)])
-def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_per_executor(spark, local, master, placement):
-    path, store = settings_file(local, f"cluster-{placement}", sample=200 if placement == "broadcast" else None, placement=placement)
+def test_a_standalone_cluster_gives_the_same_tables_with_one_copy_of_the_index_per_executor(spark, source, submitted, master, placement):
+    path, store = settings_file(source, f"cluster-{placement}", sample=200 if placement == "broadcast" else None, placement=placement)
     job = ROOT / "tests" / "data" / "cluster_job.py"
     done = subprocess.run(
         [sys.executable, str(job), master, jars(), str(path)], env=environment(), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.strip().splitlines()[-1])
-    assert {t.name: content(spark, store, t) for t in COMPARED} == local["tables"]
+    assert {t.name: content(spark, store, t) for t in COMPARED} == submitted["tables"]
     assert told["executors"] == 2
     assert told["placement"] == placement
     assert told["changed_confs"] == []

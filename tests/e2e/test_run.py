@@ -115,6 +115,7 @@ def test_candidate_pairs_are_ordered_unique_and_above_the_floor(spark, planted):
     assert not any(r["is_edge"] for r in refilled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "method"), [("auto", "exact"), ("cells", "cells")])
 def test_engines_give_the_same_pairs_where_nothing_is_lost(spark, planted, tmp_path, engine, method):
     settings = config_of(planted["source"], tmp_path / "store", engine=engine)

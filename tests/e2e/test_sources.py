@@ -70,6 +70,7 @@ def test_files_without_versions_are_watched_by_their_content(spark, tmp_path, fo
         run(settings, spark)
 
 
+@pytest.mark.slow
 def test_column_names_with_dots_blanks_and_back_ticks(spark, tmp_path):
     odd = spark.read.parquet(str(CASES / "o24_names.parquet"))
     odd.write.format("delta").option("delta.columnMapping.mode", "name").save(str(tmp_path / "odd"))

@@ -37,17 +37,16 @@ def run(spark: SparkSession) -> dict[str, Any]:
     vectors, texts, source = passages(max(ROWS, REAL_ROWS)) or synthetic(ROWS)
     first = np.sort(np.unique(vectors.view(f"V{4 * vectors.shape[1]}").ravel(), return_index=True)[1])
     first = np.sort(np.random.default_rng(SEED).permutation(first)[:ROWS])
-    vectors, texts = np.ascontiguousarray(vectors[first]), [texts[i] for i in first]
+    vectors, texts = vectors[first], [texts[i] for i in first]
     rows, dimension = vectors.shape
     config = SearchConfig(engine="exact")
-    partitions = 4 * spark.sparkContext.defaultParallelism
     cores = spark.sparkContext.defaultParallelism
 
     def engine(folder: str, name: str, size: int) -> float:
         store(f"{folder}/{name}", vectors, texts, size)
         stored = spark.read.parquet(f"{folder}/{name}")
         began = time.perf_counter()
-        exact_candidates(stored, size, config, partitions=partitions).write.parquet(f"{folder}/{name}-pairs")
+        exact_candidates(stored, size, config, partitions=4 * cores).write.parquet(f"{folder}/{name}-pairs")
         return time.perf_counter() - began
 
     with tempfile.TemporaryDirectory(prefix="bench-exact-") as folder:

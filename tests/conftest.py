@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
     scratch = tmp_path_factory.mktemp("spark")
     session = local_session(
         "local[2]",
-        # A sixth less processor time than with G1, on two cores; room for the code of some 100,000 compiled plans.
+        # A sixth less processor time than with G1, on two cores; and room for the code of all the plans that are compiled.
         java="-XX:+UseSerialGC -XX:ReservedCodeCacheSize=512m",
         **{
             "spark.driver.memory": "4g",

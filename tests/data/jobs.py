@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from spark_dedup import load_config, schema
 from spark_dedup.store import TableStore
 
-CASES = Path(__file__).parent / "cases"
 ENCODER = "embed.encoder=planted:encoder"
 COLUMN = ("embed.encoder=column", "embed.column=v", "merge.rule=cosine >= 0.85")
 

@@ -20,7 +20,12 @@ def test_a_plan_tells_what_a_run_does_and_writes_nothing(spark, planted, tmp_pat
              "embed.encoder=planted:encoder"]  # fmt: skip
     told = [part for setting in given for part in ("--set", setting)]
     made = []
-    monkeypatch.setattr(planning, "plan", lambda *arguments, **more: made.append(plan_of(*arguments, **more)) or made[0])
+
+    def kept(*arguments, **more):
+        made.append(plan_of(*arguments, **more))
+        return made[-1]
+
+    monkeypatch.setattr(planning, "plan", kept)
     assert main(["plan", *told, "--json", "--price-per-hour", "36"]) == 0
     monkeypatch.undo()
     plan = json.loads(capsys.readouterr().out)

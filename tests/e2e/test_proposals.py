@@ -15,6 +15,12 @@ from spark_dedup.progress import Progress
 from spark_dedup.store import TableStore
 
 
+def evidence(spark, store):
+    """Methods, cosine and verdict of each stored pair, by its two records."""
+    rows = table(spark, store, schema.CANDIDATE_PAIRS).collect()
+    return {tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"]) for r in rows}
+
+
 @pytest.mark.slow
 def test_pairs_that_only_share_words_are_found_by_their_words_alone(spark, tmp_path):
     """Texts of nearly the same words whose vectors disagree, two whose vectors agree too, one without a vector; one and its excerpt."""
@@ -32,10 +38,7 @@ def test_pairs_that_only_share_words_are_found_by_their_words_alone(spark, tmp_p
     source = save(spark, rows, tmp_path / "source", "id string, text string, v array<float>")
     extra = ("embed.encoder=column", "embed.column=v", "minhash.enabled=true", "minhash.containment=0.9")
     manifest = run(config_of(source, tmp_path / "store", *extra, sample="200000"), spark)
-    pairs = {
-        tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"])
-        for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
-    }
+    pairs = evidence(spark, tmp_path / "store")
     assert pairs == {
         ("a", "b"): (["containment", "lsh"], 0.0, True),
         ("a", "c"): (["containment", "exact", "lsh"], 1.0, True),
@@ -71,10 +74,7 @@ def test_pairs_that_share_a_blocking_key_are_found_and_a_large_block_stops_the_r
     extra = ("embed.encoder=column", "embed.column=v", "blocking.keys=[first_tokens, country: lower(country), length_band]")
     out = io.StringIO()
     manifest = run(config_of(source, tmp_path / "store", *extra), spark, progress=Progress(out, mode="plain"))
-    pairs = {
-        tuple(sorted((r["left_record"], r["right_record"]))): (r["methods"], r["cosine"], r["is_edge"])
-        for r in table(spark, tmp_path / "store", schema.CANDIDATE_PAIRS).collect()
-    }
+    pairs = evidence(spark, tmp_path / "store")
     lengths = {i: len(text) for i, text, *_ in rows}
     band = {pair: ["block:length_band"] * (100 * max(n := [lengths[i] for i in pair]) <= 105 * min(n)) for pair in pairs}
     assert pairs == {

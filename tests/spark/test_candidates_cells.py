@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_files import CASES
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.index_files import index_files
@@ -19,7 +18,6 @@ from spark_dedup.shards import index_manifest
 from spark_dedup.stages.candidates_cells import cells_candidates, cells_self_join, whole_vectors
 from spark_dedup.stages.index_cells import build_cell_index, centroid_similarities, fine_cells
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 QUIET = {"asked_again": 0, "saturated": 0, "copies_not_paired": 0, "split_cells": 0}
 

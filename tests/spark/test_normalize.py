@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import unicodedata
-from pathlib import Path
 
 import pytest
+from case_files import CASES, case_rows
 from pyspark.sql import functions as F
 
 from spark_dedup.config import ExactConfig, SourceConfig
 from spark_dedup.stages.normalize import normalize_records
 from spark_dedup.stages.representatives import assign_members, choose_representatives
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 SOURCE = SourceConfig(table="t", id="id", text="text")
 
 
@@ -33,20 +31,16 @@ def records_of(spark, rows, source=SOURCE, **exact):
     return normalize_records(source_of(spark, rows), ExactConfig(**exact), source)
 
 
-def read_case(name):
-    return [json.loads(line) for line in (CASES / name).read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
 @pytest.mark.parametrize("name", ["o01_whitespace.jsonl", "o02_nfkc.jsonl", "o03_invisible.jsonl"])
 def test_keys_from_spark_equal_the_reference_keys(spark, name):
-    rows = read_case(name)
+    rows = case_rows(name)
     got = records_of(spark, [(r["id"], r["text"]) for r in rows]).select("record_id", "exact_key", "text").collect()
     assert {r["record_id"]: r["exact_key"] for r in got} == {r["id"]: r["ref_key"] for r in rows}
     assert {r["record_id"]: r["text"] for r in got} == {r["id"]: r["text"] for r in rows}  # the original text, never the normalised one
 
 
 def test_every_white_space_variant_has_one_key_and_the_control_another(spark):
-    rows = read_case("o01_whitespace.jsonl")
+    rows = case_rows("o01_whitespace.jsonl")
     got = {r["record_id"]: r["exact_key"] for r in records_of(spark, [(r["id"], r["text"]) for r in rows]).collect()}
     keys = {g: {got[r["id"]] for r in rows if r["group"] == g} for g in "AB"}
     assert len(keys["A"]) == 1
@@ -54,7 +48,7 @@ def test_every_white_space_variant_has_one_key_and_the_control_another(spark):
 
 
 def test_texts_without_content_have_no_key_and_are_not_copies_of_each_other(spark):
-    rows = [(r["id"], r["text"]) for r in read_case("o05_empty.jsonl")]
+    rows = [(r["id"], r["text"]) for r in case_rows("o05_empty.jsonl")]
     records = records_of(spark, rows)
     got = {r["record_id"]: r for r in records.collect()}
     empty = {f"e{i}" for i in range(9)}
@@ -68,7 +62,7 @@ def test_texts_without_content_have_no_key_and_are_not_copies_of_each_other(spar
 
 
 def test_nul_and_lone_surrogates_never_cut_or_stop_a_text(spark, tmp_path):
-    rows = read_case("o04_surrogates.jsonl")
+    rows = case_rows("o04_surrogates.jsonl")
     (tmp_path / "in.jsonl").write_text((CASES / "o04_surrogates.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
     source = (
         spark.read.json(str(tmp_path / "in.jsonl"))

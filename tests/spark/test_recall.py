@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from case_files import case_rows
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.engines import ENGINES, SelfJoin
@@ -35,7 +34,6 @@ from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
 pytestmark = pytest.mark.slow
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
@@ -236,7 +234,7 @@ def test_all_found_none_found_and_none_there(spark, few):
 
 def test_recall_counts_unordered_pairs_once_and_never_exceeds_1(spark, few):
     def rows(name):
-        found = [json.loads(line) for line in (CASES / name).read_text(encoding="utf-8").splitlines()]
+        found = case_rows(name)
         return [tuple("abcde".index(row[end]) + 1 for end in ("id_a", "id_b")) for row in found]
 
     true = {tuple(sorted(pair)) for pair in rows("o28_truth_pairs.jsonl")}

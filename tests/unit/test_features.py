@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 import struct
 import sys
 import unicodedata
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from case_files import case_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ from spark_dedup.kernels.ragged import edges, ranges, slices
 from spark_dedup.kernels.shingles import as_bag, as_set, word_hashes
 from spark_dedup.kernels.text import normalize
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 BY_CHARACTER = (  # first words of character names
     *(
         "CJK UNIFIED",
@@ -181,7 +179,7 @@ def test_scripts_without_blanks_are_compared_character_by_character():
 
 
 def test_short_texts_are_their_own_shingle():
-    case = [json.loads(line) for line in (CASES / "o06_short.jsonl").read_text().splitlines()]
+    case = case_rows("o06_short.jsonl")
     ids, block = [row["id"] for row in case], decode(features(pa.array([row["text"] for row in case])))
     left, right = np.triu_indices(len(case), k=1)
     got = pair_scores(block, left, block, right)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_files import CASES, case_rows
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.kernels.expand import Batch, ask
 from spark_dedup.kernels.features import NUMBERS, decode, features, pair_scores
 from spark_dedup.kernels.hnsw import FILES, Shard, ShardBuilder
-
-CASES = Path(__file__).parents[1] / "data" / "cases"
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -72,7 +70,7 @@ def test_cosine_is_the_one_worked_by_hand(tmp_path: Path) -> None:
 
 
 def test_fewer_vectors_than_neighbours_give_no_pair_with_a_missing_one(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in (CASES / "o10_small_shard.jsonl").read_text().splitlines()]
+    rows = case_rows("o10_small_shard.jsonl")
     x = unit(np.array([row["embedding"] for row in rows]))
     shard = build(tmp_path, x)
     near = shard.neighbours(x, np.arange(3), SearchConfig(neighbours=50))

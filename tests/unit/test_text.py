@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 import unicodedata
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from case_files import case_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from spark_dedup.errors import SchemaError
 from spark_dedup.kernels import text as kernel
 from spark_dedup.kernels.text import INVISIBLE, clean, clean_text, exact_key, exact_keys, normalize, normalize_all, text_issues
 
-CASES = Path(__file__).parents[1] / "data" / "cases"
 EVERY_CHARACTER = [chr(c) for c in range(sys.maxunicode + 1)]
 EVERY_ASSIGNED = [c for c in EVERY_CHARACTER if unicodedata.category(c) not in ("Cn", "Co")]
 SURROGATES = re.compile("[\ud800-\udfff]")
@@ -26,7 +24,7 @@ LONG = "Seven  plates were sent\tback to the works. " * 9_000
 
 
 def rows(name: str) -> dict[str, dict]:
-    return {row["id"]: row for row in map(json.loads, (CASES / name).read_text().splitlines())}
+    return {row["id"]: row for row in case_rows(name)}
 
 
 def plain(text: str) -> str:

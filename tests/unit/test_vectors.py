@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_files import CASES
 
 from spark_dedup.errors import EmbeddingError
 from spark_dedup.kernels.vectors import SLICE_ROWS, cosines, from_binary, normalize_rows, to_binary
-
-CASES = Path(__file__).parents[1] / "data" / "cases"
 
 
 def f32(*rows):

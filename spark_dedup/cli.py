@@ -175,11 +175,11 @@ def demo_command(arguments: argparse.Namespace) -> int:
     from spark_dedup.pipeline import run
     from spark_dedup.report.collect import collect
     from spark_dedup.report.render import render_html, render_text
-    from spark_dedup.session import BRIEF, get_session
+    from spark_dedup.session import BRIEF, SMALL, get_session
     from spark_dedup.store import TableStore
     from spark_dedup.sweep import beside_auto
 
-    spark, progress = get_session(java=BRIEF), progress_of(arguments)
+    spark, progress = get_session(java=BRIEF, conf=SMALL), progress_of(arguments)
     write_source(spark, folder)
     manifest = run(config, spark, progress=progress)
     summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))

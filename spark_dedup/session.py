@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,16 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC
 """Java options of a process that ends before optimised code pays: starting, one table and one small run took 53 s of processor time with
 them and 102 s without; from the fourth run on they gain nothing. Without the optimising compiler Java would keep 48 MB of code, which one
 run fills."""
+
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""Spark settings for some thousand rows, where compiling a plan takes longer than running it: a small run took 38 s with them and 52 s
+without. They change no result and are wrong for large tables."""
 
 METASPACE = "-XX:MetaspaceSize=512m"
 """Java option against collections of the whole heap, one each time that the classes Spark compiles pass a mark which starts at 21 MB."""
@@ -83,12 +94,13 @@ class Capabilities:
     checkpoint_dir: str | None
 
 
-def get_session(spark: SparkSession | None = None, *, java: str = "") -> SparkSession:
+def get_session(spark: SparkSession | None = None, *, java: str = "", conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session to work in: the one given, else the active one, else the launcher's, else a local one.
 
     Args:
         spark: Session to use.
         java: Java options of a local one, such as `BRIEF`.
+        conf: Spark settings of a local one, such as `SMALL`.
 
     Raises:
         EnvironmentProblem: If there is none and a local one can not be started.
@@ -100,7 +112,7 @@ def get_session(spark: SparkSession | None = None, *, java: str = "") -> SparkSe
         return active
     if any(os.environ.get(name) for name in LAUNCHERS):
         return launched_session()
-    return local_session(java=java)
+    return local_session(java=java, **(conf or {}))
 
 
 def active_session() -> SparkSession | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark_dedup.asking import FOUND, found_rows, named_pairs
@@ -99,11 +98,20 @@ def divmod_tile(tile: int) -> tuple[int, int]:
 
 
 def rows_of(batches: list[pa.RecordBatch], *, second: bool) -> CellRows:
-    """One side of a tile, as the rows of a single cell."""
-    table = pa.Table.from_batches([batch.filter(pc.equal(batch.column("second"), second)) for batch in batches])
-    rep, head = (table.column(name).to_numpy() for name in (REP_ID, "head_id"))
-    vectors = [from_binary(chunk) for chunk in table.column("vector").chunks if len(chunk)]
-    dimension = vectors[0].shape[1] if vectors else 0
-    whole = np.concatenate([*vectors, np.empty((0, dimension), dtype=np.float32)])
-    probes = np.arange(len(rep) + 1), np.zeros(len(rep), dtype=np.int64)
-    return CellRows.of(rep, head, whole, decode(table.column("features")), *probes)
+    """One side of a tile, as the rows of a single cell; `batches` is not empty, the side may be."""
+    sides = [batch.column("second").to_numpy(zero_copy_only=False) == second for batch in batches]
+    chosen = list(zip(batches, sides, strict=True))
+    rep, head = (np.concatenate([batch.column(name).to_numpy()[side] for batch, side in chosen]) for name in (REP_ID, "head_id"))
+    order = np.lexsort((rep, head))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    # Each vector is copied once, to where it stays: memory that is new to a process costs more than the copy itself.
+    vectors = np.empty((len(order), from_binary(batches[0].column("vector")).shape[1]), dtype=np.float32)
+    start = 0
+    for batch, side in chosen:
+        part = from_binary(batch.column("vector"))[side]
+        vectors[place[start : start + len(part)]] = part
+        start += len(part)
+    blobs = pa.chunked_array([batch.column("features").filter(pa.array(side)) for batch, side in chosen])
+    probes = np.arange(len(order) + 1), np.zeros(len(order), dtype=np.int64)
+    return CellRows.of(rep[order], head[order], vectors, decode(blobs.take(pa.array(order))), *probes)

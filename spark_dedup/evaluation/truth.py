@@ -229,14 +229,13 @@ def product_rate(spark: SparkSession, dimension: int, tasks: int) -> float:
 
 def tile_rate(dimension: int) -> float:
     """FLOP/s of this process in blocks of products with a threshold that nothing reaches, after one block to warm up."""
-    x = np.full((BLOCK_COLUMNS, dimension), 0.5 / dimension**0.5, dtype=np.float32)
-    block = x[:BLOCK_ROWS]
-    list(proposed_between(block, x, 2.0))
+    a, b = (np.full((n, dimension), 0.5 / dimension**0.5, dtype=np.float32) for n in (BLOCK_ROWS, BLOCK_COLUMNS))
+    list(proposed_between(a, b, 2.0))
     begun, done = time.perf_counter(), 0
     while (passed := time.perf_counter() - begun) < MEASURE_SECONDS or not done:
-        list(proposed_between(block, x, 2.0))
+        list(proposed_between(a, b, 2.0))
         done += 1
-    return done * 2.0 * BLOCK_ROWS * BLOCK_COLUMNS * dimension / passed
+    return done * 2.0 * len(a) * len(b) * dimension / passed
 
 
 def truth_cost(total: float, *, dimension: int, row_bytes: float, neighbours: float, rate: float, tasks: int) -> tuple[float, float]:

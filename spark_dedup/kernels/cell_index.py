@@ -99,13 +99,12 @@ class CellRows:
         rows = order[firsts]
         others = probe_bounds[rows + 1] - probe_bounds[rows] - 1
         cells, first_rows = np.unique(homes[rows], return_index=True)
-        in_order = np.array_equal(rows, np.arange(len(rep_ids)))  # then nothing is copied
         return cls(
-            vectors=vectors if in_order else vectors[rows],
+            vectors=vectors[rows],
             heads=head_ids[rows],
             starts=np.append(firsts, len(order)),
             members=rep_ids[order],
-            features=features if in_order else features.take(order),
+            features=features.take(order),
             cells=cells,
             bounds=np.append(first_rows, len(rows)),
             visit_bounds=edges(others),

@@ -80,7 +80,7 @@ def near_within(a: Floats, floor: float, start: int = 0, stop: int | None = None
 
 def proposed_between(a: Floats, b: Floats, floor: float) -> Iterator[tuple[Ints, Ints]]:
     """What `near_between` computes again: every pair at or above the floor and perhaps some a little below it."""
-    out = _buffer(len(a), len(b))
+    out = np.empty(min(BLOCK_ROWS, len(a)) * min(BLOCK_COLUMNS, len(b)), dtype=np.float32)
     transposed = b.T
     for i in range(0, len(a), BLOCK_ROWS):
         for j in range(0, len(b), BLOCK_COLUMNS):
@@ -92,24 +92,18 @@ def proposed_between(a: Floats, b: Floats, floor: float) -> Iterator[tuple[Ints,
 def proposed_within(a: Floats, floor: float, start: int = 0, stop: int | None = None) -> Iterator[tuple[Ints, Ints]]:
     """What `near_within` computes again."""
     stop = len(a) if stop is None else stop
-    out = _buffer(stop - start, len(a))
-    transposed = a.T
-    for i in range(start, stop, BLOCK_ROWS):
-        end = min(i + BLOCK_ROWS, stop)
-        for j in range(i, end, BLOCK_COLUMNS):
-            last = min(j + BLOCK_COLUMNS, end)
-            # NumPy sees that this is a matrix with its own transpose and does half the work.
-            left, right = _proposed(a[j:last], transposed[:, j:last], floor, out)
-            above = left < right
-            if above.any():
-                yield left[above] + j, right[above] + j
-            left, right = _proposed(a[i:j], transposed[:, j:last], floor, out)
-            if len(left):
-                yield left + i, right + j
-        for j in range(end, len(a), BLOCK_COLUMNS):
-            left, right = _proposed(a[i:end], transposed[:, j : j + BLOCK_COLUMNS], floor, out)
-            if len(left):
-                yield left + i, right + j
+    out = np.empty(BLOCK_COLUMNS**2, dtype=np.float32)
+    for j in range(start, stop, BLOCK_COLUMNS):
+        columns = a[j : min(j + BLOCK_COLUMNS, stop)]
+        # NumPy sees that this is a matrix with its own transpose and does half the work.
+        left, right = _proposed(columns, columns.T, floor, out)
+        above = left < right
+        if above.any():
+            yield left[above] + j, right[above] + j
+        for left, right in proposed_between(a[start:j], columns, floor):
+            yield left + start, right + j
+    for left, right in proposed_between(a[start:stop], a[stop:], floor):
+        yield left + start, right + stop
 
 
 def confirmed(a: Floats, b: Floats, left: Ints, right: Ints, floor: float) -> Iterator[Near]:
@@ -120,10 +114,6 @@ def confirmed(a: Floats, b: Floats, left: Ints, right: Ints, floor: float) -> It
         kept = cosine >= floor
         if kept.any():
             yield Near(i[kept], j[kept], cosine[kept])
-
-
-def _buffer(rows: int, columns: int) -> Floats:
-    return np.empty(min(BLOCK_ROWS, max(rows, 0)) * min(BLOCK_COLUMNS, columns), dtype=np.float32)
 
 
 def _proposed(a: Floats, transposed: Floats, floor: float, out: Floats) -> tuple[Ints, Ints]:

@@ -99,19 +99,15 @@ def divmod_tile(tile: int) -> tuple[int, int]:
 
 def rows_of(batches: list[pa.RecordBatch], *, second: bool) -> CellRows:
     """One side of a tile, as the rows of a single cell; `batches` is not empty, the side may be."""
-    sides = [batch.column("second").to_numpy(zero_copy_only=False) == second for batch in batches]
-    chosen = list(zip(batches, sides, strict=True))
+    chosen = [(batch, batch.column("second").to_numpy(zero_copy_only=False) == second) for batch in batches]
     rep, head = (np.concatenate([batch.column(name).to_numpy()[side] for batch, side in chosen]) for name in (REP_ID, "head_id"))
-    order = np.lexsort((rep, head))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    # Each vector is copied once, to where it stays: memory that is new to a process costs more than the copy itself.
-    vectors = np.empty((len(order), from_binary(batches[0].column("vector")).shape[1]), dtype=np.float32)
+    # Filled batch by batch: memory that is new to a process costs more than the copy, and this way most of it is used again.
+    vectors = np.empty((len(rep), from_binary(batches[0].column("vector")).shape[1]), dtype=np.float32)
     start = 0
     for batch, side in chosen:
         part = from_binary(batch.column("vector"))[side]
-        vectors[place[start : start + len(part)]] = part
+        vectors[start : start + len(part)] = part
         start += len(part)
-    blobs = pa.chunked_array([batch.column("features").filter(pa.array(side)) for batch, side in chosen])
-    probes = np.arange(len(order) + 1), np.zeros(len(order), dtype=np.int64)
-    return CellRows.of(rep[order], head[order], vectors, decode(blobs.take(pa.array(order))), *probes)
+    features = pa.chunked_array([batch.column("features").filter(pa.array(side)) for batch, side in chosen])
+    probes = np.arange(len(rep) + 1), np.zeros(len(rep), dtype=np.int64)
+    return CellRows.of(rep, head, vectors, decode(features), *probes)

@@ -34,7 +34,6 @@ from spark_dedup.stages.index_hnsw import build_index, coarse_cells
 
 pytestmark = pytest.mark.slow
 
-
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 RULE = "substitution <= 0.02 and numbers in ('same', 'contained')"
 SCORES = ("pair_recall", "pair_recall_rule", "cluster_recall", "query_recall_mean", "query_recall_worst_decile")
@@ -234,8 +233,7 @@ def test_all_found_none_found_and_none_there(spark, few):
 
 def test_recall_counts_unordered_pairs_once_and_never_exceeds_1(spark, few):
     def rows(name):
-        found = case_rows(name)
-        return [tuple("abcde".index(row[end]) + 1 for end in ("id_a", "id_b")) for row in found]
+        return [tuple("abcde".index(row[end]) + 1 for end in ("id_a", "id_b")) for row in case_rows(name)]
 
     true = {tuple(sorted(pair)) for pair in rows("o28_truth_pairs.jsonl")}
     assert true == {(1, 2), (2, 3), (4, 5)}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from spark_dedup.evaluation import truth
+from spark_dedup.evaluation.truth import tile_rate
 from spark_dedup.kernels import products
 from spark_dedup.kernels.products import Near, near_between, near_within, proposed_between, slack
 from spark_dedup.kernels.vectors import cosines
@@ -111,3 +116,19 @@ def test_nothing_has_no_pair(rows: int, columns: int) -> None:
     a = crowd(7, 10)
     assert list(near_between(a[:rows], a[:columns], 0.1)) == []
     assert list(near_within(a[:rows][:1], 0.1)) == []
+
+
+def test_the_rate_of_products_counts_those_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(a: np.ndarray, b: np.ndarray, floor: float):
+        made.append(2.0 * len(a) * len(b) * a.shape[1])
+        return proposed_between(a, b, floor)
+
+    ticks = itertools.count()
+    monkeypatch.setattr(truth, "proposed_between", counted)
+    monkeypatch.setattr(truth, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 16))
+    # The clock is read after 1, 2 and 3 sixteenths of a second, of which the third is past the 0.15 s; the first block is the warming one.
+    rate = tile_rate(24)
+    assert len(made) == 3
+    assert rate == sum(made[1:]) / (3 / 16)

@@ -1,8 +1,9 @@
 """The engine of exact products against the machine's own rate of float32 matrix products.
 
 From the stored table of vectors to the stored table of pairs, with Spark running and every core at work; the limit is NumPy's product of
-many vectors of that dimension with as many others, on the same cores, before and after. Each pair of vectors counts once, and no two
-vectors are equal. The pairs must be those, bit for bit, that the kernel finds in one process.
+many vectors of that dimension with as many others, on the same cores, before and after each run. The best of the runs is compared
+with the best of the products, since a machine shared with others is never faster than it is. Each pair of vectors counts once, and no
+two vectors are equal. The pairs of every run must be those, bit for bit, that the kernel finds in one process.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ SIDE = 8192
 
 PRODUCTS = 12
 
+RUNS = int(os.environ.get("SPARK_DEDUP_BENCH_RUNS", "3"))
+
 
 def run(spark: SparkSession) -> dict[str, Any]:
-    """One run of the engine, after a small one that warms the workers."""
+    """Some runs of the engine, after a small one that warms the workers."""
     from spark_dedup.stages.candidates_exact import exact_candidates
 
     vectors, texts, source = passages(max(ROWS, REAL_ROWS)) or synthetic(ROWS)
@@ -42,39 +45,46 @@ def run(spark: SparkSession) -> dict[str, Any]:
     config = SearchConfig(engine="exact")
     cores = spark.sparkContext.defaultParallelism
 
-    def engine(folder: str, name: str, size: int) -> float:
-        store(f"{folder}/{name}", vectors, texts, size)
-        stored = spark.read.parquet(f"{folder}/{name}")
+    def engine(stored: str, pairs: str, size: int) -> float:
         began = time.perf_counter()
-        exact_candidates(stored, size, config, partitions=4 * cores).write.parquet(f"{folder}/{name}-pairs")
+        exact_candidates(spark.read.parquet(stored), size, config, partitions=4 * cores).write.parquet(pairs)
         return time.perf_counter() - began
 
-    with tempfile.TemporaryDirectory(prefix="bench-exact-") as folder:
-        engine(folder, "warm", 4096)
-        before = gemm_rate(dimension, cores)
-        seconds = engine(folder, "run", rows)
-        after = gemm_rate(dimension, cores)
-        pairs = spark.read.parquet(f"{folder}/run-pairs").select("left_id", "right_id", "cosine").toPandas()
     began = time.perf_counter()
     keys, cosines = exact_pairs(vectors, config.floor, cores)
     kernel = flops(rows, dimension) / (time.perf_counter() - began)
-    own = (pairs["left_id"] * rows + pairs["right_id"]).to_numpy()
-    order, wanted = np.argsort(own), np.argsort(keys)
-    right = np.array_equal(own[order], keys[wanted]) and np.array_equal(pairs["cosine"].to_numpy()[order], cosines[wanted])
-    limit, rate = max(before, after), flops(rows, dimension) / seconds
+    wanted = np.argsort(keys)
+    keys, cosines = keys[wanted], cosines[wanted]
+
+    def right(folder: str) -> bool:
+        pairs = spark.read.parquet(folder).select("left_id", "right_id", "cosine").toPandas()
+        own = (pairs["left_id"] * rows + pairs["right_id"]).to_numpy()
+        order = np.argsort(own)
+        return np.array_equal(own[order], keys) and np.array_equal(pairs["cosine"].to_numpy()[order], cosines)
+
+    with tempfile.TemporaryDirectory(prefix="bench-exact-") as folder:
+        for size in (4096, rows):
+            store(f"{folder}/{size}", vectors, texts, size)
+        engine(f"{folder}/4096", f"{folder}/warm", 4096)
+        limits, seconds = [gemm_rate(dimension, cores)], []
+        for i in range(RUNS):
+            seconds.append(engine(f"{folder}/{rows}", f"{folder}/pairs-{i}", rows))
+            limits.append(gemm_rate(dimension, cores))
+        equal = all(right(f"{folder}/pairs-{i}") for i in range(RUNS))
+    limit, rate = max(limits), flops(rows, dimension) / min(seconds)
     return {
         "name": "exact",
         "ratio": round(rate / limit, 3),
         "reach": f">= {REACH:.0%} of the machine's own rate",
-        "met": rate / limit >= REACH and right,
-        "answers_equal": right,
+        "met": rate / limit >= REACH and equal,
+        "answers_equal": equal,
         "rows": rows,
         "source": source,
-        "seconds": round(seconds, 2),
+        "seconds": [round(x, 2) for x in seconds],
         "gflops": round(rate / 1e9, 1),
-        "gemm_gflops": [round(x / 1e9, 1) for x in (before, after)],
+        "gemm_gflops": [round(x / 1e9, 1) for x in limits],
         "kernel_gflops": round(kernel / 1e9, 1),
-        "pairs": len(own),
+        "pairs": len(keys),
     }
 
 

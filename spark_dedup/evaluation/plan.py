@@ -24,6 +24,7 @@ from spark_dedup.kernels.cells import (
     sample_size,
 )
 from spark_dedup.kernels.metrics import TAIL, binomial_interval
+from spark_dedup.kernels.tiles import copies, group_count
 
 STAGES = ("records", "representatives", "embeddings", "vectors", "index", "candidates", "components", "clusters", "recall")
 OPENING = "opening"
@@ -488,8 +489,8 @@ def stage_work(engine: str, n: float, d: int, row: float, sample: Sample, rates:
     """
     size = index_bytes(engine, n, d, sample.feature_bytes, sample.visits, search.links)
     if engine == "exact":
-        shuffled, flops = exact_groups(n, rates.tasks) * n * row, pair_flops(n, d)
-        return Work(0.0, flops / rates.product + rates.moved(exact_groups(n, rates.tasks) * n, row), flops, shuffled, 0.0)
+        sent, flops = copies(exact_groups(n, rates.tasks)) * n, pair_flops(n, d)
+        return Work(0.0, flops / rates.product + rates.moved(sent, row), flops, sent * row, 0.0)
     written, brought = 2 * rates.moved(n, row), size * rates.move_byte
     if engine == "hnsw":
         shards = graph_shards(int(n), search.shards)
@@ -512,9 +513,8 @@ def stage_work(engine: str, n: float, d: int, row: float, sample: Sample, rates:
 
 
 def exact_groups(n: float, tasks: int) -> int:
-    """Groups into which the products of all pairs are cut: each vector is sent to so many tasks."""
-    partitions = max(1, min(tasks * 4, math.ceil(n / 512)))
-    return max(1, math.ceil((math.sqrt(8 * partitions + 1) - 1) / 2), math.ceil(n / 50_000))
+    """Groups into which vectors are dealt for the products of all pairs."""
+    return group_count(n, max(1, min(tasks * 4, math.ceil(n / 512))))
 
 
 def recall_seconds(n: float, d: int, row: float, pairs: float, rates: Rates, search: Search, seconds: Mapping[str, float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from spark_dedup.kernels.cell_index import CellRows, RowPairs
 from spark_dedup.kernels.expand import join_copies, join_texts
 from spark_dedup.kernels.features import decode
 from spark_dedup.kernels.products import near_between, near_within
+from spark_dedup.kernels.tiles import group_count, tile_count
 from spark_dedup.kernels.vectors import from_binary
 from spark_dedup.schema import REP_ID, VECTORS
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 METHOD = "exact"
-
-GROUP_ROWS = 50_000
-"""Distinct vectors in a group at most, on average: a task holds two groups with their features, some 300 MB."""
 
 
 def exact_candidates(
@@ -41,7 +38,7 @@ def exact_candidates(
         vectors: VECTORS.
         heads: Distinct vectors among them.
         config: Uses `floor` and `max_copies`.
-        partitions: Tasks wanted, at least 1; there are as many tiles or more.
+        partitions: Tasks wanted, at least 1; see `tiles.group_count` for how many there are.
         noted: Receives `pairs`, and of the events: `copies_not_paired` (pairs that `max_copies` left out), `asked_again` and
             `saturated` (always 0 here).
 
@@ -49,52 +46,49 @@ def exact_candidates(
         SCORED_PAIRS.
     """
     groups = group_count(heads, partitions)
-    tiles = groups * (groups + 1) // 2
+    tiles = tile_count(groups)
 
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         received = [batch for batch in batches if batch.num_rows]
         if not received:
             return
-        low, high = divmod_tile(received[0].column("tile")[0].as_py())
-        first = rows_of(received, second=False)
-        if low == high:
-            sides = [first]
-            near = (RowPairs(0, n.left, 0, n.right, n.cosine) for n in near_within(first.vectors, config.floor))
-        else:
-            sides = [first, rows_of(received, second=True)]
-            near = (RowPairs(0, n.left, 1, n.right, n.cosine) for n in near_between(first.vectors, sides[1].vectors, config.floor))
+        tile = received[0].column("tile")[0].as_py()
+        sides = [rows_of(received, second=side) for side in ((False, True) if groups > 1 else (False,))]
         received.clear()
-        yield from map(found_rows, join_texts(sides, near, config.max_copies))
-        if low == high:
-            yield from map(found_rows, join_copies(first, 0, len(first.heads), config.max_copies))
+        yield from map(found_rows, join_texts(sides, near(sides, within=tile < groups), config.max_copies))
+        if tile < groups:
+            yield from map(found_rows, join_copies(sides[0], 0, len(sides[0].heads), config.max_copies))
 
-    group = F.pmod(F.xxhash64("head_id"), F.lit(groups)).cast("int")
-    other = F.explode(F.sequence(F.lit(0), F.lit(groups - 1)))
-    dealt = VECTORS.conform(vectors).select(group.alias("group"), other.alias("other"), *VECTORS.names)
-    higher = F.greatest("group", "other")
-    tile = (higher * (higher + 1) / 2 + F.least("group", "other")).cast("int")
-    tiled = dealt.select(tile.alias("tile"), (F.col("group") > F.col("other")).alias("second"), *VECTORS.names)
+    def near(sides: list[CellRows], *, within: bool) -> Iterator[RowPairs]:
+        first, *second = (side.vectors for side in sides)
+        if within:
+            yield from (RowPairs(0, n.left, 0, n.right, n.cosine) for n in near_within(first, config.floor))
+        for other in second:
+            yield from (RowPairs(0, n.left, 1, n.right, n.cosine) for n in near_between(first, other, config.floor))
+
+    dealt = VECTORS.conform(vectors).withColumn("group", F.pmod(F.xxhash64("head_id"), F.lit(groups)))
+    tiled = in_tiles(dealt, groups).select("tile", "second", *VECTORS.names)
     # As many partitions as tiles: each holds one tile, and NumPy brings it into order.
     return named_pairs(spread(tiled, F.col("tile"), tiles, tiles).mapInArrow(compare, FOUND), METHOD, noted)
 
 
-def group_count(heads: int, tasks: int) -> int:
-    """Groups that make at least this many tiles, none of them too large for a task.
+def in_tiles(dealt: DataFrame, groups: int) -> DataFrame:
+    """Every row once for each tile that its group is part of, see `tiles`.
 
     Args:
-        heads: Distinct vectors.
-        tasks: Tasks wanted, at least 1.
+        dealt: With `group` bigint in [0, groups).
+        groups: 1, or at least 3.
 
     Returns:
-        At least 1. Every vector is sent to so many tasks.
+        The columns of `dealt` with `tile` int, in [0, tile_count(groups)), and `second` boolean, the group's side in that tile.
     """
-    return max(math.ceil((math.sqrt(8 * tasks + 1) - 1) / 2), math.ceil(heads / GROUP_ROWS))
-
-
-def divmod_tile(tile: int) -> tuple[int, int]:
-    """The lower and the higher group of a tile, which are numbered (0, 0), (0, 1), (1, 1), (0, 2), ..."""
-    high = (math.isqrt(8 * tile + 1) - 1) // 2
-    return tile - high * (high + 1) // 2, high
+    steps = F.explode(F.sequence(F.lit(1), F.lit(max(1, groups // 2))))
+    sides = F.explode(F.array(*map(F.lit, (False, True)[: min(groups, 2)])))
+    first = F.when(F.col("second"), F.pmod(F.col("group") - F.col("steps"), F.lit(groups))).otherwise(F.col("group"))
+    tile = ((F.col("steps") - 1) * groups + first).cast("int")
+    every = dealt.withColumn("steps", steps).withColumn("second", sides).withColumn("tile", tile).drop("steps")
+    # Where the number of groups is even, those farthest apart have each other on both ways round.
+    return every.where(F.col("tile") < tile_count(groups))
 
 
 def rows_of(batches: list[pa.RecordBatch], *, second: bool) -> CellRows:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_dedup.config import SearchConfig
 from spark_dedup.kernels.features import features
+from spark_dedup.kernels.tiles import copies, tile_count
 from spark_dedup.kernels.vectors import cosines, to_binary
 from spark_dedup.schema import SCORED_PAIRS, VECTORS
-from spark_dedup.stages.candidates_exact import divmod_tile, exact_candidates, group_count
+from spark_dedup.stages.candidates_exact import exact_candidates, in_tiles
 
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 
@@ -86,14 +89,15 @@ def test_small_and_degenerate_tables(spark, x, pairs, copies_not_paired):
     assert noted == {"pairs": pairs, "asked_again": 0, "saturated": 0, "copies_not_paired": copies_not_paired}
 
 
-def test_tiles_are_all_pairs_of_groups_once():
-    assert [divmod_tile(t) for t in range(6)] == [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
-    pairs = [divmod_tile(t) for t in range(50 * 51 // 2)]
-    assert sorted(pairs) == [(low, high) for low in range(50) for high in range(low, 50)]
-
-
-@pytest.mark.parametrize(
-    ("heads", "tasks", "groups"), [(0, 1, 1), (10, 2, 2), (10, 3, 2), (10, 4, 3), (10, 8, 4), (10, 10, 4), (10, 11, 5), (400_001, 8, 9)]
-)
-def test_groups_make_a_tile_for_every_task_and_stay_small(heads, tasks, groups):
-    assert group_count(heads, tasks) == groups
+@pytest.mark.parametrize("groups", [1, 3, 4, 5, 6, 9])
+def test_two_groups_meet_in_one_tile_and_each_has_one_where_it_is_first_beside_its_neighbour(spark, groups):
+    sent = in_tiles(spark.range(groups).withColumnRenamed("id", "group"), groups).select("tile", "second", "group").collect()
+    tiles = {}
+    for tile, second, group in sent:
+        assert (tile, second) not in tiles
+        tiles[tile, second] = group
+    assert {tile for tile, _ in tiles} == set(range(tile_count(groups)))
+    met = [tuple(sorted((tiles[tile, False], tiles[tile, True]))) for tile in range(tile_count(groups)) if groups > 1]
+    assert sorted(met) == list(itertools.combinations(range(groups), 2))
+    assert sorted(tiles[tile, False] for tile in range(groups)) == list(range(groups))  # where its own rows are compared
+    assert len(sent) == groups * copies(groups)

@@ -98,7 +98,7 @@ unit: $(DEV)  ## tests that need no JVM
 	$(PY) -m pytest $(SOME) tests/unit
 
 spark-tests: $(DEV) $(JARS)  ## tests with Spark and Delta: stages, laws, whole runs
-	$(PY) -m pytest --durations=40 $(SOME) $(TESTS)
+	QUICK=$(QUICK) $(PY) -m pytest --durations=40 $(SOME) $(TESTS)
 
 notebooks: $(DEV) $(JARS)  ## run the notebooks from top to bottom
 	$(PY) -m pytest tests/notebooks

@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,8 +183,10 @@ def demo_command(arguments: argparse.Namespace) -> int:
     spark, progress = get_session(java=BRIEF, conf=SMALL), progress_of(arguments)
     write_source(spark, folder)
     manifest = run(config, spark, progress=progress)
-    summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
-    summary = replace(summary, engines=beside_auto(config, manifest, spark, progress))
+    with ThreadPoolExecutor(1) as beside:  # each plans more than it computes
+        engines = beside.submit(beside_auto, config, manifest, spark, progress)
+        summary = collect(TableStore(spark, config.store), manifest, pairs=12, next_steps=next_steps(folder, config))
+        summary = replace(summary, engines=engines.result())
     (folder / "report.html").write_text(render_html(summary), encoding="utf-8")
     put(manifest.to_json() if arguments.json else render_text(summary, width=page_width(), color=sys.stdout.isatty(), pairs=4))
     return OK

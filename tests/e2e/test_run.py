@@ -15,7 +15,7 @@ from spark_dedup import run, schema
 from spark_dedup.errors import ConfigError, StoreError
 from spark_dedup.kernels.cells import Cells
 from spark_dedup.store import TableStore
-from spark_dedup.sweep import sweep
+from spark_dedup.sweep import point, sweep
 
 NOT_BY_DEFAULT = {"_sketches", "_proposed_pairs", "_contained_pairs", "_block_keys", "_blocks", "_block_pairs", "_neighbour_pairs"}
 
@@ -73,8 +73,14 @@ def test_recall_is_measured_exactly_where_the_sample_is_the_table(spark, planted
 
 
 @pytest.mark.long
-def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted):
-    settings = planted_config(planted["source"], planted["store"])
+def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figures(spark, planted, monkeypatch):
+    settings, searched = planted_config(planted["source"], planted["store"]), []
+
+    def noting(job, own, search, name):
+        searched.append(getattr(search, name))
+        return point(job, own, search, name)
+
+    monkeypatch.setattr("spark_dedup.sweep.point", noting)
     cut, whole = sweep(settings, "max_neighbours", [1, 2000], spark)
     pairs = table(spark, planted["store"], schema.CANDIDATE_PAIRS).select("left_id", "right_id", "cosine").collect()
     # a list of one neighbour keeps the nearest, of equally near ones that with the least id; a pair is found if either end keeps it
@@ -96,6 +102,7 @@ def test_a_sweep_measures_every_value_against_the_same_truth_and_keeps_the_figur
         ("search.engine=cells", len(pairs), 1.0),
         ("search.engine=exact", len(pairs), 1.0),
     ]
+    assert searched == [1, 1, 2000, "cells", "cells", "exact"]  # the first of each sweep twice, as a session may be cold
     stored = {r["setting"] for r in table(spark, planted["store"], schema.RECALL).collect()}
     assert stored == {"", *recall, "search.engine=cells", "search.engine=exact"}
     with pytest.raises(ConfigError, match=r"search\.cells can not be swept for engine hnsw; search\.ef_search, "):

@@ -75,13 +75,14 @@ def one_size(spark: SparkSession, texts: list[str], copies: int) -> dict[str, An
         copies: As many parts of equal length, one after the other, have no word in common.
     """
     truth, peers = true_pairs(texts, len(texts) // copies), copies == 1
+    rounds = ROUNDS if peers else 1
     with tempfile.TemporaryDirectory(prefix="bench-minhash-") as folder:
         stored = store_texts(spark, texts, folder)
         own_pairs(spark, stored.limit(1000), f"{folder}/warm")
         mllib_pairs(stored.limit(1000), f"{folder}/warm-mllib")
         sides = {
-            "own": fastest([timed(partial(own_pairs, spark, stored, f"{folder}/own-{i}")) for i in range(ROUNDS)]),
-            "mllib": fastest([timed(partial(mllib_pairs, stored, f"{folder}/mllib-{i}")) for i in range(ROUNDS if peers else 1)]),
+            "own": fastest([timed(partial(own_pairs, spark, stored, f"{folder}/own-{i}")) for i in range(rounds)]),
+            "mllib": fastest([timed(partial(mllib_pairs, stored, f"{folder}/mllib-{i}")) for i in range(rounds)]),
         }
         if peers and importlib.util.find_spec("datasketch"):
             sides["datasketch"] = timed(lambda: datasketch_pairs(texts))
@@ -112,10 +113,10 @@ def one_size(spark: SparkSession, texts: list[str], copies: int) -> dict[str, An
 
 
 def many(texts: list[str], times: int) -> list[str]:
-    """The texts, and again with other words: every word of a further copy ends in letters that stand for its number."""
+    """The texts, and again with other words: every word of a further copy ends in that copy's number."""
     out = list(texts)
     for copy in range(1, times):
-        ending = f"q{chr(ord('a') + copy)}x"
+        ending = f"q{copy}x"
         out += [WORD.sub(lambda word, ending=ending: word[0] + ending, text) for text in texts]
     return out
 

@@ -67,12 +67,12 @@ def exact_candidates(
             yield from (RowPairs(0, n.left, 1, n.right, n.cosine) for n in near_between(first, other, config.floor))
 
     dealt = VECTORS.conform(vectors).withColumn("group", F.pmod(F.xxhash64("head_id"), F.lit(groups)))
-    tiled = in_tiles(dealt, groups).select("tile", "second", *VECTORS.names)
+    tiled = ring_tiles(dealt, groups).select("tile", "second", *VECTORS.names)
     # As many partitions as tiles: each holds one tile, and NumPy brings it into order.
     return named_pairs(spread(tiled, F.col("tile"), tiles, tiles).mapInArrow(compare, FOUND), METHOD, noted)
 
 
-def in_tiles(dealt: DataFrame, groups: int) -> DataFrame:
+def ring_tiles(dealt: DataFrame, groups: int) -> DataFrame:
     """Every row once for each tile that its group is part of, see `tiles`.
 
     Args:

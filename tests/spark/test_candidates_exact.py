@@ -13,7 +13,7 @@ from spark_dedup.kernels.features import features
 from spark_dedup.kernels.tiles import copies, tile_count
 from spark_dedup.kernels.vectors import cosines, to_binary
 from spark_dedup.schema import SCORED_PAIRS, VECTORS
-from spark_dedup.stages.candidates_exact import exact_candidates, in_tiles
+from spark_dedup.stages.candidates_exact import exact_candidates, ring_tiles
 
 TEXTS = [f"passage {i % 11} says much the same as any other passage number {i % 7}" for i in range(77)]
 
@@ -91,7 +91,7 @@ def test_small_and_degenerate_tables(spark, x, pairs, copies_not_paired):
 
 @pytest.mark.parametrize("groups", [1, 3, 4, 5, 6, 9])
 def test_two_groups_meet_in_one_tile_and_each_has_one_where_it_is_first_beside_its_neighbour(spark, groups):
-    sent = in_tiles(spark.range(groups).withColumnRenamed("id", "group"), groups).select("tile", "second", "group").collect()
+    sent = ring_tiles(spark.range(groups).withColumnRenamed("id", "group"), groups).select("tile", "second", "group").collect()
     tiles = {}
     for tile, second, group in sent:
         assert (tile, second) not in tiles
